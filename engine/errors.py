@@ -1,0 +1,132 @@
+"""What can go wrong in the engine.
+
+EngineError
+├── InvalidParams        the caller asked for something meaningless; names the field
+├── ContextOverflow      the prompt does not fit the context
+├── ModelError           a model cannot be used
+│   ├── ModelNotFound        nothing by that name here (and, if asked, on the hub)
+│   ├── ModelFileError       a file is truncated, corrupt or not what it claims
+│   ├── UnsupportedModel     a sound model of a kind that cannot run here
+│   └── PullFailed           a download did not finish
+├── TemplateError        the chat template refused the messages
+├── BackendMissing       MLX has no backend to run on
+├── MemoryShort          weights and KV would not fit this machine
+├── EngineClosed         the engine has stopped
+├── UnknownSequence      no such sequence is open
+└── RowError             one sequence failed; its neighbours go on
+    ├── EvalFailed           the backend raised while it computed
+    ├── NonFiniteLogits      the model gave NaN for every token
+    ├── RewindFailed         KV storage could not drop speculative appends
+    └── HookFailed           a mask, override or text hook raised
+"""
+
+from pathlib import Path
+
+
+class EngineError(Exception):
+    """Base of every error the engine raises; its message is meant for the user."""
+
+
+class InvalidParams(EngineError):
+    """The caller asked for something meaningless."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        """Name of the offending parameter, as the caller spells it."""
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+
+class ContextOverflow(EngineError):
+    """The prompt does not fit the context."""
+
+    def __init__(self, prompt_tokens: int, context_tokens: int) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens; the context holds {context_tokens}, "
+            "and at least one must be left for the answer"
+        )
+
+
+class ModelError(EngineError):
+    """A model cannot be used."""
+
+
+class ModelNotFound(ModelError):
+    """Nothing goes by that name."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        self.name = name
+        self.hint = hint
+        """What to type next."""
+        super().__init__(f"no model named {name!r}; {hint}")
+
+
+class ModelFileError(ModelError):
+    """A model's file is missing, truncated, corrupt or not what it claims to be."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        """What is wrong, naming the tensor or key."""
+        super().__init__(f"{path}: {problem}")
+
+
+class UnsupportedModel(ModelError):
+    """A sound model of a kind that cannot run here."""
+
+
+class PullFailed(ModelError):
+    """A download did not finish; what arrived is kept and resumed."""
+
+
+class TemplateError(EngineError):
+    """The chat template is broken or refused the messages."""
+
+
+class BackendMissing(EngineError):
+    """MLX is installed without a backend to run on."""
+
+
+class MemoryShort(EngineError):
+    """Weights and KV would not fit this machine."""
+
+    def __init__(self, needed_bytes: int, available_bytes: int, hint: str) -> None:
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+        super().__init__(
+            f"this needs about {needed_bytes / 2**30:.1f} GiB; "
+            f"{available_bytes / 2**30:.1f} GiB are available ({hint})"
+        )
+
+
+class EngineClosed(EngineError):
+    """The engine has stopped."""
+
+
+class UnknownSequence(EngineError):
+    """No such sequence is open."""
+
+
+class RowError(EngineError):
+    """One sequence failed; its neighbours go on."""
+
+
+class EvalFailed(RowError):
+    """The backend raised while it computed."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"inference backend error: {detail}")
+
+
+class NonFiniteLogits(RowError):
+    """The model gave no usable probability for any token."""
+
+
+class RewindFailed(RowError):
+    """KV storage could not drop speculative appends."""
+
+
+class HookFailed(RowError):
+    """A mask, override or text hook raised."""

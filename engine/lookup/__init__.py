@@ -1,0 +1,1 @@
+"""Prompt lookup: drafts copied from the context and the round that verifies them."""

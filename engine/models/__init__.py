@@ -1,0 +1,1 @@
+"""Models on disk and on hubs: resolving, pulling, converting and loading them."""

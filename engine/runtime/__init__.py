@@ -1,0 +1,1 @@
+"""The machine: device facts, fast BLAS, memory limits."""

@@ -1,0 +1,1 @@
+"""Text at the engine's border: tokenizer, chat template, streaming decoder, stop strings."""

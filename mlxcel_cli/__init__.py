@@ -1,0 +1,1 @@
+"""Everything a person or an HTTP client touches."""
