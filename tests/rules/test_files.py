@@ -1,0 +1,150 @@
+"""Rules of the file tree: short files, docstrings, mirrored tests, nothing of one machine."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.rules.tree import ROOT, python_files, syntax_tree, tracked_files
+
+LONGEST_FILE_LINES = 400
+
+LIBRARY = python_files("engine", "mlxcel_cli")
+PYTHON = python_files("engine", "mlxcel_cli", "tests", "benchmarks")
+
+LOOP_OWNERS = ("mlxcel_cli/engine_thread.py", "engine/scheduler/")
+"""The two places that may catch any exception, because a thread or a batch outlives it."""
+
+TERMINAL_WRITERS = ("mlxcel_cli/output.py", "mlxcel_cli/tui/", "mlxcel_cli/repl.py")
+
+ENVIRONMENT_READERS = ("mlxcel_cli/config.py", "mlxcel_cli/paths.py", "engine/runtime/")
+
+OF_ONE_MACHINE = re.compile(
+    r"(?:^|[\s\"'=(`:])/(?:work|root|home/\w+|Users/\w+)(?:/|\b)"
+    r"|/tmp/(?:venv|brief|starter)"
+    r"|(?:--|PIP_)(?:extra-)?index[-_]url|trusted-host|pythonhosted\.org|pypi\.org/simple",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+BINARY_SUFFIXES = {".gguf", ".safetensors", ".png", ".npz"}
+
+
+def test_the_rules_see_the_packages():
+    assert Path("engine/errors.py") in LIBRARY
+    assert Path("mlxcel_cli/__init__.py") in LIBRARY
+
+
+def test_no_file_is_longer_than_the_limit():
+    lengths = {path: len((ROOT / path).read_text().splitlines()) for path in PYTHON}
+    assert {path: n for path, n in lengths.items() if n > LONGEST_FILE_LINES} == {}
+
+
+def test_every_module_has_a_docstring():
+    modules = [*LIBRARY, *python_files("benchmarks")]
+    assert [path for path in modules if ast.get_docstring(syntax_tree(path)) is None] == []
+
+
+def test_every_init_is_only_a_docstring():
+    # engine/__init__.py may name the public API lazily.
+    inits = [path for path in LIBRARY if path.name == "__init__.py"]
+    others = [path for path in inits if path != Path("engine/__init__.py")]
+    assert [path for path in others if len(syntax_tree(path).body) != 1] == []
+
+
+def test_every_engine_module_has_its_test_file():
+    modules = [path for path in python_files("engine") if path.name != "__init__.py"]
+    mirrored = {path: Path("tests") / path.parent / f"test_{path.name}" for path in modules}
+    missing = {
+        str(path): str(test) for path, test in mirrored.items() if not (ROOT / test).exists()
+    }
+    assert missing == {}
+
+
+def test_tests_hold_no_init_files():
+    assert [path for path in python_files("tests") if path.name == "__init__.py"] == []
+
+
+def test_no_library_module_prints():
+    assert [path for path in LIBRARY if "print" in called_names(path)] == []
+
+
+def test_only_the_output_module_and_the_screens_write_to_the_terminal():
+    writers = [
+        str(path)
+        for path in LIBRARY
+        if {"sys.stdout", "sys.stderr"} & dotted_names(path)
+        and not path.as_posix().startswith(TERMINAL_WRITERS)
+    ]
+    assert writers == []
+
+
+def test_only_the_settings_and_the_runtime_read_the_environment():
+    readers = [
+        str(path)
+        for path in LIBRARY
+        if {"os.environ", "os.getenv", "os.environb"} & dotted_names(path)
+        and not path.as_posix().startswith(ENVIRONMENT_READERS)
+    ]
+    assert readers == []
+
+
+def test_only_the_loop_owners_catch_every_exception():
+    catchers = [
+        f"{path}:{node.lineno}"
+        for path in LIBRARY
+        for node in ast.walk(syntax_tree(path))
+        if isinstance(node, ast.ExceptHandler)
+        and catches_everything(node)
+        and not path.as_posix().startswith(LOOP_OWNERS)
+    ]
+    assert catchers == []
+
+
+def test_nothing_of_one_machine_is_in_the_repository():
+    found = [
+        f"{path}: {match.group().strip()}"
+        for path in tracked_files()
+        if path.suffix not in BINARY_SUFFIXES and path != Path(__file__).relative_to(ROOT)
+        for match in OF_ONE_MACHINE.finditer((ROOT / path).read_text("utf-8", errors="replace"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_one_machine"),
+    [
+        ("see /work/main/engine", True),
+        ('"/root/.cache"', True),
+        ("pip install --index-url x", True),
+        ("GET /home page", False),
+        ("the homework", False),
+        ("and/or", False),
+    ],
+)
+def test_what_counts_as_of_one_machine(text: str, is_of_one_machine: bool):
+    assert bool(OF_ONE_MACHINE.search(text)) == is_of_one_machine
+
+
+def called_names(path: Path) -> set[str]:
+    calls = [node.func for node in ast.walk(syntax_tree(path)) if isinstance(node, ast.Call)]
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
+def dotted_names(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(syntax_tree(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in {"Exception", "BaseException"})
+        for kind in kinds
+    )

@@ -1,0 +1,60 @@
+"""The repository as the rules see it: its tracked files, modules and syntax trees."""
+
+import ast
+import subprocess
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def tracked_files() -> tuple[Path, ...]:
+    """Every file that git tracks or would track, relative to the root."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    names = sorted(set(filter(None, listed.split("\0"))))
+    return tuple(Path(name) for name in names if (ROOT / name).is_file())
+
+
+def python_files(*folders: str) -> list[Path]:
+    """Tracked Python files under ``folders``, relative to the root."""
+    return [path for path in tracked_files() if path.suffix == ".py" and path.parts[0] in folders]
+
+
+def module_name(path: Path) -> str:
+    """``engine/text/stops.py`` is ``engine.text.stops``."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def syntax_tree(path: Path) -> ast.Module:
+    """The parsed file."""
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported_names(path: Path) -> set[str]:
+    """Full dotted names a file imports anywhere, in functions too."""
+    names = set()
+    for node in ast.walk(syntax_tree(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imports_any(path: Path, *packages: str) -> set[str]:
+    """Imports of ``path`` that are one of ``packages`` or inside one."""
+    return {
+        name
+        for name in imported_names(path)
+        if any(name == package or name.startswith(f"{package}.") for package in packages)
+    }
