@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules.tree import python_files, syntax_tree
+from tests.rules.tree import PLANNING, python_files, syntax_tree
 
 ALLOWED = ("engine/guard.py", "engine/models/", "engine/runtime/")
-"""The guard, and code that runs while a model loads, before any row exists."""
+"""The guard, and code that runs while a model loads, before any row exists.
+
+Planning modules pass too: they never see an MLX array, and NumPy's have the same methods.
+"""
 
 METHODS = {"item", "tolist"}
 FUNCTIONS = {"mx.eval", "mx.async_eval", "mx.synchronize", "np.array", "np.asarray", "memoryview"}
@@ -34,7 +37,7 @@ def device_reads(tree: ast.AST) -> list[int]:
 def test_the_host_reads_the_device_only_through_the_guard():
     found = [
         f"{path}:{line}"
-        for path in python_files("engine")
+        for path in set(python_files("engine")) - set(PLANNING)
         if not path.as_posix().startswith(ALLOWED)
         for line in device_reads(syntax_tree(path))
     ]

@@ -142,6 +142,10 @@ def dotted_names(path: Path) -> set[str]:
 
 
 def catches_everything(handler: ast.ExceptHandler) -> bool:
+    """Whether any exception ends here; a handler that raises it on only tidies up."""
+    last = handler.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False
     caught = handler.type
     kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
     return any(

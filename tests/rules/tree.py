@@ -7,6 +7,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+PLANNING = tuple(
+    Path(name)
+    for name in (
+        "engine/errors.py",
+        "engine/params.py",
+        "engine/finish.py",
+        "engine/prefill.py",
+        "engine/outcome.py",
+        "engine/lookup/ngram_index.py",
+        "engine/lookup/governor.py",
+        "engine/lookup/drafter.py",
+        "engine/scheduler/admission.py",
+        "engine/scheduler/tick.py",
+    )
+)
+"""Modules that decide on plain values; those that do not exist yet are passed over."""
+
 
 @cache
 def tracked_files() -> tuple[Path, ...]:

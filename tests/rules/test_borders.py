@@ -1,0 +1,36 @@
+"""Rule: every error of the engine has its row in the table of each border."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.errors import EngineError
+from mlxcel_cli.exit_codes import ExitCode, error_type, exit_code
+
+
+def kinds(base: type[EngineError]) -> Iterator[type[EngineError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+each_error = pytest.mark.parametrize("kind", list(kinds(EngineError)))
+
+
+@each_error
+def test_every_engine_error_has_an_exit_code_of_its_own_kind(kind: type[EngineError]):
+    error = kind.__new__(kind)
+    assert exit_code(error) not in {ExitCode.OK, ExitCode.FAILED}
+
+
+@each_error
+def test_every_engine_error_has_a_name_for_json(kind: type[EngineError]):
+    error = kind.__new__(kind)
+    assert error_type(error) not in {"internal_error", "engine_error"}
+
+
+@each_error
+def test_every_engine_error_stands_in_the_tree_of_the_module_s_docstring(kind: type[EngineError]):
+    import engine.errors
+
+    assert f"── {kind.__name__} " in engine.errors.__doc__
