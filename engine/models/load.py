@@ -1,0 +1,230 @@
+"""Loads a model folder: the model, its tokenizer and template, and the facts about them.
+
+Runs on the engine thread. When `load` returns, every weight is evaluated. Nothing is written to
+stdout and no code that comes with a model is run.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from engine.errors import ModelFileError, UnsupportedModel
+from engine.models.checkpoint import CONFIG, read_config, read_json, read_weights
+from engine.models.facts import GenerationDefaults as GenerationDefaults
+from engine.models.facts import (
+    Geometry,
+    context_or_fallback,
+    eos_ids,
+    generation_defaults,
+    model_name,
+    quantization_label,
+    read_geometry,
+)
+from engine.models.facts import ModelFacts as ModelFacts
+from engine.models.form import FormChoice, Stored, choose_form, dtype_name, parse_dtype
+from engine.models.form import WeightForm as WeightForm
+from engine.models.mlxlm import model_classes
+from engine.models.room import available_bytes
+from engine.models.weights import (
+    Packing,
+    bring_in,
+    cast,
+    find_packings,
+    flat_parameters,
+    keep_packed,
+    main_dtype,
+    unpack,
+    verify,
+)
+from engine.text.template import ChatTemplate
+from engine.text.tokenizer import Tokenizer
+
+# What mlx-lm's classes raise for a config.json that does not describe what it says it does.
+_MISFITS = (
+    TypeError,
+    ValueError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+)
+
+# quantization_config formats whose tensors mlx-lm's families bring into MLX's own layout.
+_KNOWN_QUANT_METHODS = frozenset({"mxfp4", "mxfp8", "fp8", "compressed-tensors"})
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What the caller decides about the weights; the defaults pick what runs fastest."""
+
+    dtype: str | None = None
+    form: WeightForm = WeightForm.AUTO
+    name: str | None = None
+    """What the model is called in facts and messages; None takes it from the folder."""
+    available_bytes: int | None = None
+    """Memory the weights may fill; None asks the system."""
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """A model in memory with everything that came in its folder."""
+
+    model: Any
+    """The mlx-lm module."""
+    facts: ModelFacts
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos_ids: frozenset[int]
+    """Of config.json, generation_config.json and the tokenizer together."""
+    generation: GenerationDefaults
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    model: Any
+    args: Any
+    choice: FormChoice
+    packings: dict[str, Packing]
+
+
+def load(
+    folder: Path,
+    options: LoadOptions = LoadOptions(),
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> LoadedModel:
+    """Load the model in `folder`; `progress` gets the part of the weights that is in memory.
+
+    Raises:
+        ModelFileError: A file is missing, truncated, corrupt or does not fit the model.
+        UnsupportedModel: mlx-lm has no such family, or not in this kind of quantization.
+        InvalidParams: The options ask for what this checkpoint cannot give.
+    """
+    config = read_config(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    built = _build(folder, config, options, progress)
+    with _misfits(folder):
+        geometry = read_geometry(built.model)
+    if tokenizer.vocab_size > geometry.vocab_size:
+        raise ModelFileError(
+            folder,
+            f"the tokenizer has {tokenizer.vocab_size} tokens, "
+            f"but the model's output is only {geometry.vocab_size} wide",
+        )
+    generation = read_json(folder / "generation_config.json") or {}
+    template = ChatTemplate.from_folder(folder)
+    return LoadedModel(
+        model=built.model,
+        facts=_facts(folder, config, built, geometry, options.name, template),
+        tokenizer=tokenizer,
+        template=template,
+        eos_ids=eos_ids(config, generation, tokenizer.eos_ids, geometry.vocab_size),
+        generation=generation_defaults(generation),
+    )
+
+
+def _build(
+    folder: Path,
+    config: dict[str, Any],
+    options: LoadOptions,
+    progress: Callable[[float], None] | None,
+) -> _Built:
+    _refuse_unknown_quantization(config)
+    model_class, model_args = model_classes(config)
+    with _misfits(folder):
+        args = model_args.from_dict(config)
+        model = model_class(args)
+    weights = read_weights(folder)
+    with _misfits(folder):
+        if hasattr(model, "sanitize"):
+            weights = model.sanitize(weights)
+    packings = find_packings(model, weights, folder)
+    choice = _choose(model, weights, packings, options)
+    held = {} if choice.dense else packings
+    if choice.dense:
+        unpack(weights, packings, choice.dtype)
+    else:
+        keep_packed(model, packings)
+    cast(weights, choice.dtype, getattr(model, "cast_predicate", None))
+    verify(model, weights, folder)
+    model.eval()
+    bring_in(model, weights, folder, progress)
+    return _Built(model=model, args=args, choice=choice, packings=held)
+
+
+def _choose(
+    model: Any, weights: dict[str, mx.array], packings: dict[str, Packing], options: LoadOptions
+) -> FormChoice:
+    on_cpu = mx.default_device() == mx.cpu
+    available = options.available_bytes
+    if available is None and on_cpu:
+        available = available_bytes()
+    stored = Stored(
+        packed=bool(packings),
+        weights_count=sum(array.size for array in flat_parameters(model).values()),
+        dtype=main_dtype(weights.values()),
+        on_cpu=on_cpu,
+        available_bytes=available or 0,
+    )
+    return choose_form(stored, options.form, parse_dtype(options.dtype))
+
+
+def _facts(
+    folder: Path,
+    config: dict[str, Any],
+    built: _Built,
+    geometry: Geometry,
+    name: str | None,
+    template: ChatTemplate | None,
+) -> ModelFacts:
+    arrays = flat_parameters(built.model).values()
+    return ModelFacts(
+        name=name or model_name(folder),
+        path=folder,
+        family=str(config["model_type"]),
+        vocab_size=geometry.vocab_size,
+        context_tokens=context_or_fallback(config, built.args),
+        layers=geometry.layers,
+        kv_bytes_per_token=geometry.kv_bytes_per_token,
+        dtype=dtype_name(main_dtype(arrays)),
+        quantization=quantization_label(str(packing) for packing in built.packings.values()),
+        weight_bytes=sum(array.nbytes for array in arrays),
+        notes=(built.choice.note,),
+        template_text=None if template is None else template.source,
+    )
+
+
+def _refuse_unknown_quantization(config: dict[str, Any]) -> None:
+    """Refuse packings that neither MLX nor mlx-lm's families read.
+
+    Raises:
+        UnsupportedModel: With what to do instead.
+    """
+    if config.get("quantize_activations"):
+        raise UnsupportedModel("models with quantized activations cannot run here")
+    if config.get("quantization") is not None:  # MLX's own
+        return
+    text_config = config.get("text_config") or {}
+    foreign = config.get("quantization_config") or text_config.get("quantization_config") or {}
+    method = foreign.get("quant_method")
+    if method is not None and method not in _KNOWN_QUANT_METHODS:
+        raise UnsupportedModel(
+            f"weights quantized with {method!r} cannot be read here; "
+            "look for an MLX conversion of the model (mlx-community/... on Hugging Face)"
+        )
+
+
+@contextmanager
+def _misfits(folder: Path) -> Iterator[None]:
+    """Turn what mlx-lm's classes raise for a wrong config.json into an error that says so."""
+    try:
+        yield
+    except _MISFITS as error:
+        raise ModelFileError(
+            folder / CONFIG, f"does not describe a model: {type(error).__name__}: {error}"
+        ) from error
