@@ -1,0 +1,1 @@
+"""GGUF files: the format, and their conversion to mlx-lm folders."""
