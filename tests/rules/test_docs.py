@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
-import typer
 
+from mlxcel_cli.command_tree import command_tree
 from tests.rules import modules_page
 from tests.rules.tree import ROOT, tracked_files
 
@@ -180,8 +179,7 @@ def resolves(dotted: str) -> bool:
 
 def problems(words: list[str]) -> list[str]:
     """Subcommands and options among ``words`` that the program does not know."""
-    app = importlib.import_module("mlxcel_cli.app").app
-    command: click.Command = typer.main.get_command(app)
+    command = command_tree()
     found = []
     for word in words:
         is_name = re.fullmatch(r"[a-z][a-z-]*", word) is not None

@@ -1,16 +1,14 @@
 """Rules of the command line: one meaning per option, help for everything."""
 
-import importlib
 from collections import defaultdict
 from collections.abc import Iterator
 
-import typer
+from mlxcel_cli.command_tree import command_tree
 
 
-def command_tree() -> Iterator[tuple[str, object]]:
+def commands() -> Iterator[tuple[str, object]]:
     """Every command with its full name, groups included."""
-    app = importlib.import_module("mlxcel_cli.app").app
-    pending = [("mlxcel", typer.main.get_command(app))]
+    pending = [("mlxcel", command_tree())]
     while pending:
         name, command = pending.pop()
         yield name, command
@@ -31,14 +29,14 @@ def options(command) -> list:
 
 def test_an_option_shared_by_commands_has_one_name_type_default_and_help():
     meanings = defaultdict(set)
-    for _, command in command_tree():
+    for _, command in commands():
         for option in options(command):
+            kind = option.type_descriptor
             meaning = (
                 option.name,
                 tuple(option.opts),
-                repr(option.type),
+                (repr(kind.annotation), option.min, option.max, option.multiple),
                 repr(option.default),
-                option.multiple,
                 option.help,
             )
             for spelling in (*option.opts, *option.secondary_opts):
@@ -47,13 +45,13 @@ def test_an_option_shared_by_commands_has_one_name_type_default_and_help():
 
 
 def test_every_command_has_help():
-    assert [name for name, command in command_tree() if not command.help] == []
+    assert [name for name, command in commands() if not command.help] == []
 
 
 def test_every_option_has_help():
     silent = [
         f"{name} {option.opts[0]}"
-        for name, command in command_tree()
+        for name, command in commands()
         for option in options(command)
         if not option.help
     ]
@@ -61,4 +59,4 @@ def test_every_option_has_help():
 
 
 def test_the_rule_sees_the_commands():
-    assert {"mlxcel generate", "mlxcel models pull"} <= {name for name, _ in command_tree()}
+    assert {"mlxcel generate", "mlxcel models pull"} <= {name for name, _ in commands()}

@@ -75,3 +75,29 @@ def imports_any(path: Path, *packages: str) -> set[str]:
         for name in imported_names(path)
         if any(name == package or name.startswith(f"{package}.") for package in packages)
     }
+
+
+@cache
+def may_hold_arrays(path: Path) -> bool:
+    """Whether a module may hold MLX arrays.
+
+    It may when it imports MLX, itself or through other modules of ours; not when NumPy is the
+    one array library it imports itself.
+    """
+    if imports_any(path, "numpy") and not imports_any(path, "mlx", "mlx_lm"):
+        return False
+    seen, pending = {path}, [path]
+    while pending:
+        module = pending.pop()
+        if imports_any(module, "mlx", "mlx_lm"):
+            return True
+        found = {file_of(name) for name in imported_names(module)} - seen - {None}
+        seen |= found
+        pending += found
+    return False
+
+
+def file_of(module: str) -> Path | None:
+    """The file of one of our modules; None for any other name."""
+    path = Path(*module.split(".")).with_suffix(".py")
+    return path if (ROOT / path).is_file() else None
