@@ -1,7 +1,9 @@
 """What every test stands on: no network, no one's real settings, no run-to-run chance."""
 
 import os
+from pathlib import Path
 
+import platformdirs
 import pytest
 from hypothesis import settings
 
@@ -23,3 +25,12 @@ def _private_home(
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", os.environ.get("OPENBLAS_NUM_THREADS", "1"))
+
+
+@pytest.fixture(scope="session")
+def starter_folder() -> Path:
+    """The starter model's folder; made once and kept between runs, MLXCEL_TEST_HOME says where."""
+    from engine.models.starter import ensure_starter
+
+    home = os.environ.get("MLXCEL_TEST_HOME")
+    return ensure_starter(Path(home) if home else platformdirs.user_cache_path("mlxcel-tests"))
