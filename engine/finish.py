@@ -34,48 +34,58 @@ class FinishRules:
 
 
 def finish_after_push(
-    *, generated: Sequence[int], prompt_tokens: int, rules: FinishRules, stop_string: bool
+    *,
+    ids: Sequence[int],
+    prompt_tokens: int,
+    rules: FinishRules,
+    stop_string: bool,
+    hook: FinishCause | None = None,
 ) -> FinishCause | None:
     """The first cause that stops a sequence whose newest token is no end token.
 
     Args:
-        generated: what was written, the newest token included.
+        ids: prompt and answer, the newest token included.
         prompt_tokens: length of the prompt.
         rules: fixed at ``open``.
         stop_string: whether the newest token completed a stop string.
+        hook: what a row hook says: LENGTH for a bound of its own, STRUCTURED_STOP when its
+            grammar is complete.
     """
     if stop_string:
         return FinishCause.STOP_SEQUENCE
-    if rules.max_tokens is not None and len(generated) >= rules.max_tokens:
+    if hook is not None:
+        return hook
+    written = len(ids) - prompt_tokens
+    if rules.max_tokens is not None and written >= rules.max_tokens:
         return FinishCause.LENGTH
-    if context_is_full(len(generated), prompt_tokens, rules):
+    if context_is_full(written, prompt_tokens, rules):
         return FinishCause.CONTEXT_EXHAUSTED
-    if is_loop(generated, rules.loop):
+    if is_loop(ids, prompt_tokens, rules.loop):
         return FinishCause.REPETITION_LOOP
     return None
 
 
-def context_is_full(generated_tokens: int, prompt_tokens: int, rules: FinishRules) -> bool:
+def context_is_full(written: int, prompt_tokens: int, rules: FinishRules) -> bool:
     """Whether the next append would leave no room under the context bound."""
     bound = rules.context_tokens
-    return bound is not None and prompt_tokens + generated_tokens + 1 >= bound
+    return bound is not None and prompt_tokens + written + 1 >= bound
 
 
-def verify_room(generated_tokens: int, prompt_tokens: int, rules: FinishRules) -> int | None:
+def verify_room(written: int, prompt_tokens: int, rules: FinishRules) -> int | None:
     """Drafted tokens a verify round may append under the context bound; None: no bound."""
     if rules.context_tokens is None:
         return None
-    return max(0, rules.context_tokens - prompt_tokens - generated_tokens - 2)
+    return max(0, rules.context_tokens - prompt_tokens - written - 2)
 
 
-def is_loop(generated: Sequence[int], rule: LoopRule) -> bool:
-    """Whether the tail is ``min_count`` copies of one short block, smallest block first."""
+def is_loop(ids: Sequence[int], prompt_tokens: int, rule: LoopRule) -> bool:
+    """Whether the answer's tail is ``min_count`` copies of one block, smallest block first."""
     longest = min(rule.max_pattern, LOOP_PATTERN_LIMIT)
     for period in range(max(1, rule.min_pattern), longest + 1):
         span = period * rule.min_count
-        if span > len(generated):
+        if span > len(ids) - prompt_tokens:
             return False
-        tail = generated[-span:]
-        if all(tail[i] == tail[i - period] for i in range(period, span)):
+        first = len(ids) - span
+        if all(ids[i] == ids[i - period] for i in range(first + period, len(ids))):
             return True
     return False

@@ -1,8 +1,9 @@
 """What a request asks for: frozen values, checked once when they are made."""
 
 import math
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -219,3 +220,11 @@ class SequenceParams:
             raise InvalidParams("min_tokens", f"must be 0 or more, got {self.min_tokens}")
         if self.context_tokens is not None and self.context_tokens < 1:
             raise InvalidParams("context_tokens", f"must be 1 or more, got {self.context_tokens}")
+
+
+def seeded(params: SequenceParams) -> SequenceParams:
+    """``params`` with a seed: its own, or one from the operating system to be reported."""
+    if params.sampling.seed is not None:
+        return params
+    sampling = replace(params.sampling, seed=secrets.randbelow(SEED_LIMIT))
+    return replace(params, sampling=sampling)

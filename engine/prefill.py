@@ -51,3 +51,37 @@ def plan_prefill(
             yield PrefillPiece(start, stop, is_last=False)
             start = stop
     yield PrefillPiece(last, prompt_tokens, is_last=True)
+
+
+PIECE_SECONDS = 0.5
+"""A forward cannot be interrupted: this is how long a stop or another row may have to wait."""
+
+SMALLEST_CHUNK_TOKENS = 16
+
+
+class PrefillPacer:
+    """Sizes pieces by measured speed, so that none takes much longer than `PIECE_SECONDS`.
+
+    Sizes are powers of two and change only when the measured one is out by more than a factor
+    of two, so that equal prompts are cut alike from run to run.
+
+    Args:
+        fixed_tokens: a size that is always used; 0 is one piece a prompt. None: measure.
+        first_tokens: the size before anything was measured.
+    """
+
+    def __init__(self, fixed_tokens: int | None = None, first_tokens: int = 256) -> None:
+        self._fixed = fixed_tokens is not None
+        self.chunk_tokens = first_tokens if fixed_tokens is None else fixed_tokens
+        """Most prompt tokens of the next piece."""
+
+    def observe(self, tokens: int, elapsed_s: float) -> None:
+        """Learn from a piece; short ones say little about long ones and are left out."""
+        if self._fixed or elapsed_s <= 0 or tokens * 2 < self.chunk_tokens:
+            return
+        affordable = tokens / elapsed_s * PIECE_SECONDS
+        if affordable > 2 * self.chunk_tokens or 2 * affordable < self.chunk_tokens:
+            size = SMALLEST_CHUNK_TOKENS
+            while size * 2 <= min(affordable, PREFILL_CHUNK_TOKENS):
+                size *= 2
+            self.chunk_tokens = size

@@ -1,0 +1,185 @@
+"""Dispatching forwards and draws: from host ints and tokens on the device to lazy arrays.
+
+Nothing here waits for the device. Inputs of a step are built from plain host values, so that
+every rank of a distributed run could replay them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from typing import Any
+
+import mlx.core as mx
+
+from engine import guard
+from engine.errors import HookFailed
+from engine.kv.storage import Storage
+from engine.sampling.plan import Draw, DrawPlan, DrawRow, draw
+from engine.sequence import HOOK_ERRORS, Phase, RowHooks, Sequence
+from engine.ticket import Ticket
+
+
+class Forwards:
+    """Runs a model over the rows of a storage.
+
+    Args:
+        model: an mlx-lm model.
+        storage: where the rows' KV lives.
+    """
+
+    def __init__(self, model: Any, storage: Storage) -> None:
+        self._model = model
+        self._storage = storage
+        self._plan: DrawPlan | None = None
+        self._planned: tuple[int, ...] = ()
+
+    def of_row(self, row: Sequence, tokens: Ids[int]) -> mx.array:
+        """float[L, V]: logits after each of ``tokens``, appended to one row."""
+        fed = mx.array([tokens], mx.int32)
+        with self._storage.one(row.slot, len(tokens)) as caches:
+            logits: mx.array = self._model(fed, cache=caches)
+        return logits[0]
+
+    def layout(self, rows: Ids[Sequence]) -> dict[Sequence, int]:
+        """The entry of each row in the arrays of a step."""
+        if self._storage.batches:
+            return {row: row.slot for row in rows}
+        return {row: i for i, row in enumerate(rows)}
+
+    def dispatch(self, ticket: Ticket) -> None:
+        """Start one decode step of a ticket's rows: the forward, and the draw unless it must wait.
+
+        Raises:
+            EvalFailed: the backend threw; ``ticket.appended`` says whether lengths changed.
+        """
+        rows = list(ticket.rows)
+        ticket.newest = self._newest(ticket.rows)
+        ticket.logits = self._logits(rows, ticket.newest)
+        ticket.appended = True
+        if any(row.needs_host and row.in_flight for row in rows):
+            guard.dispatch([ticket.logits])
+        else:
+            self.draw(ticket)
+
+    def draw(self, ticket: Ticket) -> None:
+        """Start the draw of a ticket whose forward is under way."""
+        assert ticket.logits is not None
+        assert ticket.newest is not None
+        entries: list[Sequence | None] = [None] * ticket.logits.shape[0]
+        for row, index in ticket.rows.items():
+            if row.phase is Phase.DECODE:
+                entries[index] = row
+        drawn = self._drawn(entries, ticket, ticket.logits)
+        ticket.draw = drawn
+        ticket.readable = readable(drawn, ticket.logits)
+        ticket.logits = None
+        guard.dispatch([ticket.readable, *drawn.arrays()])
+
+    def draw_positions(self, row: Sequence, ids: Ids[int], logits: mx.array) -> Draw:
+        """Draw the tokens after each of a row's appended positions, all at once.
+
+        Args:
+            row: the row.
+            ids: prompt, answer and what was appended in this forward.
+            logits: float[L, V], one entry per appended token.
+
+        Raises:
+            HookFailed: a mask hook raised.
+        """
+        appended = logits.shape[0]
+        first = len(ids) - appended + 1
+        row.sampler.advance(ids, first - 1)
+        plan = DrawPlan.of([row.sampler] * appended)
+        entries = [DrawRow(row.sampler, first + i, ids[: first + i]) for i in range(appended)]
+        newest = mx.array(list(ids[-appended:]), mx.int32)
+        if row.hooks is not None:
+            for i, entry in enumerate(entries):
+                logits = masked(row.hooks, entry.ids, logits, i)
+        return draw(plan, entries, logits, newest)
+
+    def _newest(self, indices: dict[Sequence, int]) -> mx.array:
+        """int32[W]: what each row feeds, from the host or from the ticket before."""
+        width = self._storage.rows if self._storage.batches else len(indices)
+        host = [0] * width
+        lazy: dict[Ticket, list[tuple[int, int]]] = {}
+        for row, index in indices.items():
+            if row.in_flight:
+                source = row.in_flight[-1]
+                lazy.setdefault(source, []).append((index, source.rows[row]))
+            else:
+                host[index] = row.ids[-1]
+        newest: mx.array | None = None
+        for source, pairs in lazy.items():
+            tokens = _drawn_tokens(source)
+            straight = len(pairs) == len(indices) and tokens.shape[0] == width
+            if straight and all(to == at for to, at in pairs):
+                return tokens
+            take, chosen = [0] * width, [False] * width
+            for to, at in pairs:
+                take[to], chosen[to] = at, True
+            base = mx.array(host, mx.int32) if newest is None else newest
+            newest = mx.where(mx.array(chosen), tokens[mx.array(take)], base)
+        return mx.array(host, mx.int32) if newest is None else newest
+
+    def _logits(self, rows: Ids[Sequence], newest: mx.array) -> mx.array:
+        """float[W, V]."""
+        if self._storage.batches:
+            with self._storage.all([row.slot for row in rows]) as caches:
+                logits: mx.array = self._model(newest[:, None], cache=caches)
+            return logits[:, -1]
+        alone = []
+        for i, row in enumerate(rows):
+            with self._storage.all([row.slot]) as caches:
+                alone.append(self._model(newest[i : i + 1, None], cache=caches)[:, -1])
+        return alone[0] if len(alone) == 1 else mx.concatenate(alone, axis=0)
+
+    def _drawn(self, entries: Ids[Sequence | None], ticket: Ticket, logits: mx.array) -> Draw:
+        assert ticket.newest is not None
+        key = tuple(-1 if row is None else row.seq for row in entries)
+        if self._plan is None or key != self._planned:
+            self._plan = DrawPlan.of([None if row is None else row.sampler for row in entries])
+            self._planned = key
+        rows = [self._draw_row(row, ticket) for row in entries]
+        for i, row in enumerate(entries):
+            if row is None or row.hooks is None:
+                continue
+            try:
+                logits = masked(row.hooks, rows[i].ids, logits, i)
+            except HookFailed as error:
+                ticket.faults[row] = error
+        return draw(self._plan, rows, logits, ticket.newest)
+
+    def _draw_row(self, row: Sequence | None, ticket: Ticket) -> DrawRow:
+        if row is None:
+            return DrawRow(None, 0, ())
+        ahead = row.in_flight.index(ticket) if ticket in row.in_flight else len(row.in_flight)
+        position = len(row.ids) + ahead
+        row.sampler.advance(row.ids, position - 1)
+        return DrawRow(row.sampler, position, row.ids)
+
+
+def masked(hooks: RowHooks, ids: Ids[int], logits: mx.array, entry: int) -> mx.array:
+    """``logits`` with what a row's hook adds to its entry.
+
+    Raises:
+        HookFailed: the hook raised.
+    """
+    try:
+        mask = hooks.mask(ids)
+    except HOOK_ERRORS as error:
+        raise HookFailed(f"{type(error).__name__}: {error}") from error
+    if mask is None:
+        return logits
+    added: mx.array = logits.at[entry].add(mx.array(mask, logits.dtype))
+    return added
+
+
+def readable(drawn: Draw, logits: mx.array) -> mx.array:
+    """int32[R]: the drawn tokens, -1 where the logit that was chosen is not finite."""
+    chosen = mx.take_along_axis(logits, drawn.tokens[:, None], axis=-1)[:, 0]
+    return mx.where(mx.isfinite(chosen), drawn.tokens, -1)
+
+
+def _drawn_tokens(ticket: Ticket) -> mx.array:
+    assert ticket.draw is not None, "a row's step is submitted after the one before was drawn"
+    return ticket.draw.tokens

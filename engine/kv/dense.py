@@ -1,0 +1,155 @@
+"""Full-length KV of one attention layer: right-padded rows in one pool array.
+
+A step writes every row at its own offset; trimming is a smaller length held by the pool, no data
+moves. Rows of equal length are read by an exact slice without a mask, so that one row is bitwise
+what mlx-lm's own ``KVCache`` gives; only ragged rows pay for a mask.
+"""
+
+import mlx.core as mx
+
+from engine.kv.forward import Forward
+from engine.kv.layer import PoolLayer, RowArrays, grown, widened
+
+
+class DenseLayer(PoolLayer):
+    """What a model's attention layer takes for its KV cache.
+
+    Args:
+        window: newest positions each token sees, its own included; None: all of them. A window
+            layer keeps the full length while the context is short, so that it can be trimmed.
+    """
+
+    def __init__(self, window: int | None = None) -> None:
+        self.window = window
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.offset: int | mx.array = 0
+        self._forward: Forward | None = None
+        self._pool_rows = 0
+
+    def begin(self, forward: Forward, pool_rows: int) -> None:
+        """Take part in ``forward``."""
+        self._forward = forward
+        self._pool_rows = pool_rows
+        self.offset = forward.offset
+        if self.keys is not None and self.keys.shape[2] < forward.capacity:
+            assert self.values is not None
+            self.keys = grown(self.keys, forward.capacity)
+            self.values = grown(self.values, forward.capacity)
+
+    def end(self) -> None:
+        """Leave the forward."""
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Append ``[B, H, L, D]`` and return what attention reads, ``[B, H, K, D]``."""
+        forward = self._live()
+        if self.keys is None or self.values is None:
+            self.keys = self._room(forward, keys)
+            self.values = self._room(forward, values)
+        if forward.start is not None:
+            end = forward.start + forward.width
+            self.keys[forward.rows, :, forward.start : end] = keys
+            self.values[forward.rows, :, forward.start : end] = values
+        else:
+            self.keys = mx.put_along_axis(self.keys, forward.positions, keys, axis=2)
+            self.values = mx.put_along_axis(self.values, forward.positions, values, axis=2)
+        self.offset = forward.next_offset
+        return self.keys_and_values()
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        """What attention reads; layers that share KV ask for it without an update."""
+        forward = self._live()
+        assert self.keys is not None
+        assert self.values is not None
+        span = slice(self._first(forward), forward.read_end)
+        return self.keys[forward.rows, :, span], self.values[forward.rows, :, span]
+
+    def make_mask(
+        self,
+        N: int,  # noqa: N803 - mlx-lm's families call it by this name
+        return_array: bool = False,  # noqa: FBT001, FBT002
+        window_size: int | None = None,
+    ) -> mx.array | str | None:
+        """The mask mlx-lm's families ask a cache for; None where an exact slice needs none."""
+        forward = self._live()
+        window = self.window if window_size is None else window_size
+        if forward.start is None:
+            return forward.causal_mask(self._first(forward), window)
+        if window is not None and forward.start + N <= window:
+            window = None
+        if N == 1 and (window is None or window == self.window):
+            return None
+        if window is None and not return_array:
+            return "causal"
+        return forward.causal_mask(self._first(forward), window)
+
+    def abandon(self) -> None:
+        """Leave a forward that raised."""
+        self.end()
+
+    def drop(self) -> None:
+        """Let go of every array."""
+        self.keys = self.values = None
+
+    @property
+    def rewind_limit(self) -> int | None:
+        """A full-length row can be cut back to any length."""
+        return None
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """Nothing moves: the pool's length is what counts."""
+
+    def arrays(self) -> list[mx.array]:
+        """The pool arrays, for evaluation and accounting."""
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    def move(self, rows: list[int] | None, pool_rows: int) -> None:
+        """Rebuild the pool with ``pool_rows`` rows; ``rows`` are the old rows to keep, in order."""
+        self._pool_rows = pool_rows
+        if self.keys is not None and self.values is not None:
+            self.keys = widened(self.keys, rows, pool_rows)
+            self.values = widened(self.values, rows, pool_rows)
+
+    def clear(self, slot: int) -> None:
+        """Zero one row: a masked NaN times weight zero is still NaN."""
+        if self.keys is not None and self.values is not None:
+            self.keys[slot] = mx.zeros_like(self.keys[slot])
+            self.values[slot] = mx.zeros_like(self.values[slot])
+
+    def save(self, slot: int, tokens: int) -> RowArrays:
+        """Copies of one row's first ``tokens`` positions, ``[1, H, tokens, D]`` each."""
+        if self.keys is None or self.values is None:
+            return ()
+        return (
+            mx.contiguous(self.keys[slot : slot + 1, :, :tokens]),
+            mx.contiguous(self.values[slot : slot + 1, :, :tokens]),
+        )
+
+    def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:
+        """Put what `save` gave into a row."""
+        if not arrays:
+            return
+        keys, values = arrays
+        tokens = keys.shape[2]
+        if self.keys is None or self.values is None:
+            self.keys = mx.zeros((pool_rows, keys.shape[1], capacity, keys.shape[3]), keys.dtype)
+            self.values = mx.zeros(
+                (pool_rows, values.shape[1], capacity, values.shape[3]), values.dtype
+            )
+        self.keys = grown(self.keys, capacity)
+        self.values = grown(self.values, capacity)
+        self.keys[slot : slot + 1, :, :tokens] = keys
+        self.values[slot : slot + 1, :, :tokens] = values
+
+    def _room(self, forward: Forward, new: mx.array) -> mx.array:
+        return mx.zeros((self._pool_rows, new.shape[1], forward.capacity, new.shape[3]), new.dtype)
+
+    def _first(self, forward: Forward) -> int:
+        """Position of the first key handed over: a window layer skips what no token sees."""
+        if self.window is None or forward.start is None:
+            return 0
+        return max(0, forward.start + 1 - self.window)
+
+    def _live(self) -> Forward:
+        assert self._forward is not None, "a layer is read only inside a forward"
+        return self._forward

@@ -1,0 +1,75 @@
+"""What the pool asks of a layer's cache, and the array moves layers share.
+
+A layer object stands where mlx-lm's families expect a cache: they call ``offset``,
+``update_and_fetch``, ``make_mask`` (attention) or index it (recurrent state). The pool calls the
+methods below.
+"""
+
+from typing import Protocol
+
+import mlx.core as mx
+
+from engine.kv.forward import Forward
+
+RowArrays = tuple[mx.array, ...]
+"""One row's saved arrays of one layer."""
+
+
+class PoolLayer(Protocol):
+    """One layer's share of a pool."""
+
+    def begin(self, forward: Forward, pool_rows: int) -> None:
+        """Take part in ``forward``; storage grows here if it must."""
+
+    def end(self) -> None:
+        """Leave the forward; recurrent state goes back to its pool."""
+
+    def abandon(self) -> None:
+        """Leave a forward that raised; what it appended is past the rows' lengths."""
+
+    def drop(self) -> None:
+        """Let go of every array."""
+
+    @property
+    def rewind_limit(self) -> int | None:
+        """Tokens a row can be cut back by, counted from the longest it has been; None: any."""
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """Cut a row back by ``tokens``, within the limit.
+
+        Raises:
+            RewindFailed: the layer no longer holds what the row was.
+        """
+
+    def arrays(self) -> list[mx.array]:
+        """The pool arrays, for evaluation and accounting."""
+
+    def move(self, rows: list[int] | None, pool_rows: int) -> None:
+        """Rebuild the pool with ``pool_rows`` rows, keeping the old ``rows`` in that order."""
+
+    def clear(self, slot: int) -> None:
+        """Zero one row."""
+
+    def save(self, slot: int, tokens: int) -> RowArrays:
+        """One row's state after its first ``tokens`` tokens, as arrays of its own."""
+
+    def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:
+        """Put what `save` gave into a row."""
+
+
+def grown(array: mx.array, capacity: int) -> mx.array:
+    """``array`` with at least ``capacity`` token positions on axis 2."""
+    missing = capacity - array.shape[2]
+    if missing <= 0:
+        return array
+    shape = (*array.shape[:2], missing, *array.shape[3:])
+    return mx.concatenate([array, mx.zeros(shape, array.dtype)], axis=2)
+
+
+def widened(array: mx.array, rows: list[int] | None, pool_rows: int) -> mx.array:
+    """The old ``rows`` of ``array`` (None: all) in that order, then zero rows on axis 0."""
+    kept = array if rows is None else array[mx.array(rows, mx.int32)]
+    missing = pool_rows - kept.shape[0]
+    if missing <= 0:
+        return kept
+    return mx.concatenate([kept, mx.zeros((missing, *kept.shape[1:]), kept.dtype)], axis=0)

@@ -1,0 +1,205 @@
+"""The pool: fixed row slots over per-layer arrays, lengths on the host.
+
+A row keeps its slot while it lives, so admission and finish inside a row bucket copy nobody's KV.
+Free slots and rows that are not in a step ride along masked. Capacity grows by 256 tokens, the
+number of rows through `ROW_BUCKETS`; only those growths copy.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import mlx.core as mx
+
+from engine.errors import RewindFailed
+from engine.kv.forward import Forward
+from engine.kv.layer import PoolLayer
+from engine.kv.storage import RowSnapshot
+
+ROW_BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Rows of a pool. Idle rows cost a little of every forward on a CPU, so the steps are small."""
+
+CAPACITY_STEP = 256
+"""Token positions a pool grows by, as mlx-lm's caches do."""
+
+
+class Pool:
+    """Storage of families whose layers all fit the pool's layer kinds.
+
+    Args:
+        layers: one per cache the model asks for.
+        caches: what the model is handed; the layers, or lists of them.
+    """
+
+    batches = True
+
+    def __init__(self, layers: Sequence[PoolLayer], caches: Sequence[object]) -> None:
+        self._layers = tuple(layers)
+        self._caches = list(caches)
+        self._lengths: list[int] = [0]
+        self._longest: list[int] = [0]
+        """The longest each row has been: what a ring may have overwritten."""
+        self._open: set[int] = set()
+        self._capacity = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batched forward."""
+        return len(self._lengths)
+
+    @property
+    def capacity(self) -> int:
+        """Token positions of every row."""
+        return self._capacity
+
+    def open(self, expected_tokens: int) -> int:
+        """Take the lowest free slot, growing the pool by a bucket when there is none."""
+        free = [slot for slot in range(self.rows) if slot not in self._open]
+        if not free:
+            free = [self.rows]
+            self._resize(next(rows for rows in ROW_BUCKETS if rows > self.rows), None)
+        slot = free[0]
+        self._lengths[slot] = self._longest[slot] = 0
+        self._open.add(slot)
+        if len(self._open) == 1:
+            self._reserve(expected_tokens)
+        return slot
+
+    def close(self, slot: int, *, failed: bool) -> None:
+        """Give a slot back; a failed row's storage is zeroed (K4)."""
+        self._open.discard(slot)
+        self._lengths[slot] = self._longest[slot] = 0
+        if not self._open:
+            self.reset()
+            return
+        for layer in self._layers:
+            if failed or layer.rewind_limit is not None:
+                layer.clear(slot)
+
+    def fit(self) -> list[int] | None:
+        """Shrink to the bucket the open rows need, if it is at most half the rows.
+
+        Returns:
+            The old slot of each new one, or None when nothing moved. No row may have a
+            forward in flight that the caller still addresses by its old slot.
+        """
+        wanted = next(rows for rows in ROW_BUCKETS if rows >= max(1, len(self._open)))
+        if wanted * 2 > self.rows:
+            return None
+        kept = sorted(self._open)
+        kept += [slot for slot in range(self.rows) if slot not in self._open][: wanted - len(kept)]
+        self._resize(wanted, kept)
+        return kept
+
+    def length(self, slot: int) -> int:
+        """Tokens appended to a row, committed or not."""
+        return self._lengths[slot]
+
+    def rewind_limit(self, slot: int) -> int | None:
+        """Tokens the row can be cut back by now; None: any number it holds."""
+        limits = [limit for layer in self._layers if (limit := layer.rewind_limit) is not None]
+        if not limits:
+            return None
+        return max(0, min(limits) - (self._longest[slot] - self._lengths[slot]))
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """Cut a row back by ``tokens``."""
+        limit = self.rewind_limit(slot)
+        if tokens > self._lengths[slot] or (limit is not None and tokens > limit):
+            raise RewindFailed(
+                f"a row of {self._lengths[slot]} tokens cannot be cut back by {tokens}"
+                + ("" if limit is None else f" (its layers keep {limit})")
+            )
+        for layer in self._layers:
+            layer.rewind(slot, tokens)
+        self._lengths[slot] -= tokens
+
+    @contextmanager
+    def one(self, slot: int, width: int) -> Iterator[Sequence[object]]:
+        """The caches of a one-row forward of ``width`` tokens."""
+        offset = self._lengths[slot]
+        self._reserve(offset + width)
+        self._longest[slot] = max(self._longest[slot], offset + width)
+        yield from self._run(
+            Forward(
+                slot=slot,
+                offsets=(offset,),
+                width=width,
+                capacity=self._capacity,
+                takes_part=(True,),
+            )
+        )
+        self._lengths[slot] += width
+
+    @contextmanager
+    def all(self, slots: Sequence[int]) -> Iterator[Sequence[object]]:
+        """The caches of a forward of one token for each of ``slots``; other rows ride along."""
+        self._reserve(max(self._lengths) + 1)
+        part = set(slots)
+        # Every row writes at its length, riders too: one more ring entry is gone for each.
+        self._longest = [
+            max(longest, length + 1)
+            for longest, length in zip(self._longest, self._lengths, strict=True)
+        ]
+        yield from self._run(
+            Forward(
+                slot=None,
+                offsets=tuple(self._lengths),
+                width=1,
+                capacity=self._capacity,
+                takes_part=tuple(slot in part for slot in range(self.rows)),
+            )
+        )
+        for slot in part:
+            self._lengths[slot] += 1
+
+    def arrays(self) -> list[mx.array]:
+        """Every array of the pool."""
+        return [array for layer in self._layers for array in layer.arrays()]
+
+    def save(self, slot: int, tokens: int) -> RowSnapshot:
+        """Copies of a row's first ``tokens`` tokens; of all it holds where it cannot be cut."""
+        cuttable = all(layer.rewind_limit is None for layer in self._layers)
+        kept = tokens if cuttable else self._lengths[slot]
+        return RowSnapshot(kept, tuple(layer.save(slot, kept) for layer in self._layers))
+
+    def load(self, slot: int, snapshot: RowSnapshot) -> None:
+        """Fill an empty row from a snapshot."""
+        self._reserve(snapshot.tokens)
+        for layer, arrays in zip(self._layers, snapshot.layers, strict=True):
+            layer.load(slot, arrays, self.rows, self._capacity)
+        self._lengths[slot] = self._longest[slot] = snapshot.tokens
+
+    def reset(self) -> None:
+        """Drop every row and array; also what an idle pool does, so that it holds no memory."""
+        self._open.clear()
+        self._lengths, self._longest, self._capacity = [0], [0], 0
+        for layer in self._layers:
+            layer.drop()
+
+    def _run(self, forward: Forward) -> Iterator[Sequence[object]]:
+        for layer in self._layers:
+            layer.begin(forward, self.rows)
+        try:
+            yield self._caches
+        except BaseException:
+            for layer in self._layers:
+                layer.abandon()
+            raise
+        for layer in self._layers:
+            layer.end()
+
+    def _reserve(self, tokens: int) -> None:
+        if tokens <= self._capacity:
+            return
+        # Long rows grow by an eighth: 256 at a time would copy a 100K-token row 400 times.
+        wanted = max(tokens, self._capacity + self._capacity // 8)
+        self._capacity = -(-wanted // CAPACITY_STEP) * CAPACITY_STEP
+
+    def _resize(self, rows: int, kept: list[int] | None) -> None:
+        for layer in self._layers:
+            layer.move(kept, rows)
+        order = list(range(self.rows)) if kept is None else kept
+        pad = [0] * (rows - len(order))
+        self._lengths = [self._lengths[slot] for slot in order] + pad
+        self._longest = [self._longest[slot] for slot in order] + pad
+        self._open = {new for new, old in enumerate(order) if old in self._open}

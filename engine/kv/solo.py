@@ -1,0 +1,142 @@
+"""Storage of families that cannot share a forward: each row has mlx-lm's own caches.
+
+Used where a family brings cache classes the pool has no layer for (chunked attention, its own
+layouts). Rows are cut back by mlx-lm's trim where every cache allows it, else by the copy taken
+before each append; such copies are shared until written (copy-on-write), so one append back is
+all that is kept.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+
+from engine.errors import RewindFailed, UnsupportedModel
+from engine.kv.storage import RowSnapshot
+
+
+class Solo:
+    """One set of mlx-lm caches per row.
+
+    Args:
+        make_caches: gives a fresh set for a row.
+    """
+
+    batches = False
+
+    def __init__(self, make_caches: Callable[[], list[Any]]) -> None:
+        self._make_caches = make_caches
+        self._rows: dict[int, _Row] = {}
+
+    @property
+    def rows(self) -> int:
+        """One past the highest slot in use."""
+        return max(self._rows, default=0) + 1
+
+    def open(self, expected_tokens: int) -> int:
+        """Take the lowest free slot."""
+        del expected_tokens
+        slot = next(slot for slot in range(len(self._rows) + 1) if slot not in self._rows)
+        self._rows[slot] = _Row(self._make_caches())
+        return slot
+
+    def close(self, slot: int, *, failed: bool) -> None:
+        """Drop a row's caches."""
+        del failed
+        self._rows.pop(slot, None)
+
+    def fit(self) -> list[int] | None:
+        """Rows stand alone: nothing to shrink."""
+        return None
+
+    def length(self, slot: int) -> int:
+        """Tokens appended to a row, committed or not."""
+        return self._rows[slot].tokens
+
+    def rewind_limit(self, slot: int) -> int | None:
+        """Tokens the row can be cut back by now; None: any number it holds."""
+        row = self._rows[slot]
+        if row.trims():
+            return None
+        return 0 if row.before is None else row.tokens - row.before.tokens
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """Cut a row back by ``tokens``."""
+        row = self._rows[slot]
+        if tokens == 0:
+            return
+        if row.trims() and tokens <= row.tokens:
+            if any(cache.trim(tokens) != tokens for cache in row.caches):
+                raise RewindFailed("a layer's cache dropped fewer tokens than asked")
+            row.tokens -= tokens
+        elif row.before is not None and row.tokens - row.before.tokens == tokens:
+            self._rows[slot] = row.before
+        else:
+            raise RewindFailed(f"this family's caches cannot be cut back by {tokens} tokens")
+
+    @contextmanager
+    def one(self, slot: int, width: int) -> Iterator[Sequence[Any]]:
+        """The caches of a forward of ``width`` tokens."""
+        row = self._rows[slot]
+        before = None if row.trims() else _Row(copy.deepcopy(row.caches), row.tokens)
+        yield row.caches
+        row.tokens += width
+        row.before = before
+
+    @contextmanager
+    def all(self, slots: Sequence[int]) -> Iterator[Sequence[Any]]:
+        """The caches of a one-token forward of the one slot in ``slots``."""
+        (slot,) = slots
+        with self.one(slot, 1) as caches:
+            yield caches
+
+    def arrays(self) -> list[mx.array]:
+        """Every array of every row."""
+        found: list[mx.array] = []
+        for row in self._rows.values():
+            found += _arrays([cache.state for cache in row.caches if not cache.empty()])
+        return found
+
+    def save(self, slot: int, tokens: int) -> RowSnapshot:
+        """Not possible: these caches' layout is the family's own.
+
+        Raises:
+            UnsupportedModel: always.
+        """
+        raise UnsupportedModel(f"this family's KV cannot be taken out of row {slot} ({tokens})")
+
+    def load(self, slot: int, snapshot: RowSnapshot) -> None:
+        """Not possible; see `save`.
+
+        Raises:
+            UnsupportedModel: always.
+        """
+        raise UnsupportedModel(
+            f"this family's KV cannot be put into row {slot} ({snapshot.tokens} tokens)"
+        )
+
+    def reset(self) -> None:
+        """Drop every row."""
+        self._rows.clear()
+
+
+class _Row:
+    __slots__ = ("before", "caches", "tokens")
+
+    def __init__(self, caches: list[Any], tokens: int = 0) -> None:
+        self.caches = caches
+        self.tokens = tokens
+        self.before: _Row | None = None
+
+    def trims(self) -> bool:
+        return all(cache.is_trimmable() for cache in self.caches)
+
+
+def _arrays(state: object) -> list[mx.array]:
+    if isinstance(state, mx.array):
+        return [state]
+    if isinstance(state, (list, tuple)):
+        return [array for part in state for array in _arrays(part)]
+    return []

@@ -1,0 +1,87 @@
+"""The storage contract: rows that grow by forwards and shrink by rewinds, whatever a layer keeps.
+
+The engine opens a row, runs forwards over one row or over all of them, and cuts rows back. Models
+are handed ``caches`` and never learn which kind they hold.
+
+Invariants (each pinned by a test):
+    K1  A row's length changes only by a forward it takes part in, by `rewind`, or by `restore`.
+    K2  A forward that raises while its graph is built changes no length.
+    K3  Rows that ride along in a forward are unchanged, bit for bit, in everything they can see.
+    K4  A row that failed leaves nothing behind: its storage is zeroed before it is used again.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from engine.kv.layer import RowArrays
+
+
+@dataclass(frozen=True, slots=True)
+class RowSnapshot:
+    """One row's KV as arrays of its own; another storage of the same model can restore it."""
+
+    tokens: int
+    layers: tuple[RowArrays, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the arrays take."""
+        return sum(array.nbytes for layer in self.layers for array in layer)
+
+
+class Storage(Protocol):
+    """Where the rows of one engine live."""
+
+    @property
+    def batches(self) -> bool:
+        """Whether one forward can take several rows; else each row runs alone."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batched forward; slots are below this."""
+
+    def open(self, expected_tokens: int) -> int:
+        """Take a slot for an empty row that will hold about ``expected_tokens``."""
+
+    def close(self, slot: int, *, failed: bool) -> None:
+        """Give a slot back; a failed row's storage is zeroed."""
+
+    def fit(self) -> list[int] | None:
+        """Shrink what fewer open rows need; the old slot of each new one, or None."""
+
+    def length(self, slot: int) -> int:
+        """Tokens appended to a row, committed or not."""
+
+    def rewind_limit(self, slot: int) -> int | None:
+        """Tokens the row can be cut back by now; None: any number it holds."""
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """Cut a row back by ``tokens``.
+
+        Raises:
+            RewindFailed: the row cannot go back that far; it is unchanged.
+        """
+
+    @contextmanager
+    def one(self, slot: int, width: int) -> Iterator[Sequence[Any]]:
+        """The caches of a one-row forward of ``width`` tokens."""
+
+    @contextmanager
+    def all(self, slots: Sequence[int]) -> Iterator[Sequence[Any]]:
+        """The caches of a forward of one token for each of ``slots``; other rows ride along."""
+
+    def arrays(self) -> list[mx.array]:
+        """Every array of the storage, for evaluation and accounting."""
+
+    def save(self, slot: int, tokens: int) -> RowSnapshot:
+        """Copies of a row's first ``tokens`` tokens (of all of them where it cannot be cut)."""
+
+    def load(self, slot: int, snapshot: RowSnapshot) -> None:
+        """Fill an empty row from a snapshot."""
+
+    def reset(self) -> None:
+        """Drop every row and array: what is left when the backend failed in shared arrays."""

@@ -1,0 +1,40 @@
+"""A dispatched step that has not been read: what ``submit`` gives and ``collect`` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from engine.errors import RowError
+
+if TYPE_CHECKING:
+    from engine.sampling.plan import Draw
+    from engine.sequence import Sequence
+
+
+class Ticket:
+    """One step of some rows, on its way.
+
+    Attributes:
+        rows: the sequences of the step, each with its entry in the arrays.
+        newest: int32[W], the token each row fed.
+        logits: float[W, V], kept only while the draw has to wait for the host.
+        draw: the tokens drawn, lazy; None while it waits.
+        readable: int32[W], the drawn tokens, -1 where a row's logits were not finite.
+        appended: whether the forward was built, so that each row has one more append.
+        error: why the whole step failed.
+        faults: why single rows failed before they could be read.
+    """
+
+    __slots__ = ("appended", "draw", "error", "faults", "logits", "newest", "readable", "rows")
+
+    def __init__(self, rows: dict[Sequence, int]) -> None:
+        self.rows = rows
+        self.newest: mx.array | None = None
+        self.logits: mx.array | None = None
+        self.draw: Draw | None = None
+        self.readable: mx.array | None = None
+        self.appended = False
+        self.error: RowError | None = None
+        self.faults: dict[Sequence, RowError] = {}
