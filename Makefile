@@ -66,16 +66,12 @@ types: $(DEVELOPED) ## mypy, strict
 arch: $(DEVELOPED) ## import contracts: who may import whom
 	$(BIN)/lint-imports
 
-.PHONY: starter
-starter: $(INSTALLED) ## bring the starter model, once
-	@$(BIN)/mlxcel models pull starter
-
 .PHONY: test
-test: $(DEVELOPED) starter ## pytest: make test ARGS="tests/engine -x"
+test: $(DEVELOPED) ## pytest: make test ARGS="tests/engine -x"
 	$(PYTEST) $(ARGS)
 
 .PHONY: check-gpu
-check-gpu: $(DEVELOPED) starter ## the tests that must also pass on Metal or CUDA
+check-gpu: $(DEVELOPED) ## the tests that must also pass on Metal or CUDA
 	@if $(BIN)/python -c 'import mlx.core as mx; raise SystemExit(mx.default_device() == mx.Device(mx.cpu))'; \
 	then $(PYTEST) -m gpu $(ARGS); \
 	else echo "check-gpu: skipped, MLX has no Metal or CUDA device here"; fi
@@ -89,7 +85,7 @@ generated: $(DEVELOPED) ## write completions/ and docs/cli.md from the program
 	$(BIN)/python -m mlxcel_cli.generated
 
 .PHONY: bench
-bench: $(DEVELOPED) starter ## speed against mlx-lm, as a table
+bench: $(DEVELOPED) ## speed against mlx-lm, as a table
 	$(BIN)/python benchmarks/generate.py $(ARGS)
 
 .PHONY: clean
