@@ -81,8 +81,9 @@ snap: $(DEVELOPED) ## write snapshots anew; then read: git diff snapshots/
 	$(PYTEST) --snapshot-update $(ARGS)
 
 .PHONY: generated
-generated: $(DEVELOPED) ## write completions/ and docs/cli.md from the program
+generated: $(DEVELOPED) ## write completions/, docs/cli.md and docs/modules.md from the code
 	$(BIN)/python -m mlxcel_cli.generated
+	$(BIN)/python -m tests.rules.modules_page
 
 .PHONY: bench
 bench: $(DEVELOPED) ## speed against mlx-lm, as a table
