@@ -1,0 +1,136 @@
+"""Show one answer: as text for people and pipes, or as JSON lines for programs."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mlxcel_cli.answers import Done, ModelReport, Piece
+from mlxcel_cli.exit_codes import error_type
+from mlxcel_cli.failures import failure_text
+from mlxcel_cli.output import Output
+
+
+class AnswerWriter(Protocol):
+    """Writes the pieces of one answer and its end."""
+
+    def piece(self, piece: Piece) -> None:
+        """Write text as it comes."""
+
+    def done(self, done: Done, report: ModelReport) -> None:
+        """Write how the answer ended."""
+
+    def broke_off(self) -> None:
+        """The answer ends here, unfinished; what was written stays."""
+
+    def failed(self, error: Exception) -> bool:
+        """Tell an error in the answer's own form; False leaves it to the program's door."""
+
+
+class TextWriter:
+    """The answer and nothing else on stdout, one newline at its end."""
+
+    def __init__(self, output: Output, *, show_reasoning: bool) -> None:
+        self._output = output
+        self._show_reasoning = show_reasoning
+        self._last_was_reasoning = False
+
+    def piece(self, piece: Piece) -> None:
+        """Write text at once; reasoning dimmed, if it is shown at all."""
+        if piece.is_reasoning and not self._show_reasoning:
+            return
+        if self._last_was_reasoning and not piece.is_reasoning:
+            self._output.end_line()
+        self._last_was_reasoning = piece.is_reasoning
+        self._output.write(piece.text, dim=piece.is_reasoning)
+
+    def done(self, done: Done, report: ModelReport) -> None:
+        """End the line, and say so if there was nothing to show."""
+        del report
+        self._output.end_line()
+        if done.reasoned and not done.text.strip():
+            self._output.note(
+                "mlxcel: the model only reasoned and wrote no answer; --show-reasoning shows "
+                "it, a larger --max-tokens may let it finish"
+            )
+
+    def broke_off(self) -> None:
+        """End the line, so that what follows starts on its own."""
+        self._output.end_line()
+
+    def failed(self, error: Exception) -> bool:
+        """End the line; the program's door tells the error."""
+        del error
+        self.broke_off()
+        return False
+
+
+class JsonWriter:
+    """One JSON object a line on stdout."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def piece(self, piece: Piece) -> None:
+        """Write a ``delta``, or ``reasoning``."""
+        if piece.text:
+            kind = "reasoning" if piece.is_reasoning else "delta"
+            self._output.json_line({"type": kind, "text": piece.text})
+
+    def done(self, done: Done, report: ModelReport) -> None:
+        """Write the ``done`` object."""
+        self._output.json_line(done_object(done, report))
+
+    def broke_off(self) -> None:
+        """Write nothing: a stream without ``done`` or ``error`` was cut off."""
+
+    def failed(self, error: Exception) -> bool:
+        """Write the ``error`` object."""
+        if isinstance(error, BrokenPipeError):
+            return False
+        fault = {"type": error_type(error), "message": failure_text(error)}
+        self._output.json_line({"type": "error", "error": fault})
+        return True
+
+
+def done_object(done: Done, report: ModelReport) -> Mapping[str, object]:
+    """The ``done`` object of ``--json``; rates divide as behaviours of llama.cpp's do.
+
+    ``predicted_ms`` counts from the first token, so its rate leaves that token out.
+    """
+    timings = done.timings
+    return {
+        "type": "done",
+        "text": done.text,
+        "finish": done.finish,
+        "seed": done.seed,
+        "model": report.name,
+        "usage": {
+            "prompt_tokens": done.usage.prompt_tokens,
+            "completion_tokens": done.usage.completion_tokens,
+        },
+        "timings": {
+            "load_ms": _ms(report.load_s),
+            "ttft_ms": _ms(timings.ttft_s),
+            "prompt_n": timings.prompt_n,
+            "prompt_ms": _ms(timings.prompt_s),
+            "prompt_per_second": round(timings.prompt_per_second, 3),
+            "predicted_n": timings.predicted_n,
+            "predicted_ms": _ms(timings.predicted_s),
+            "predicted_per_second": round(timings.predicted_per_second, 3),
+        },
+    }
+
+
+def stats_line(done: Done, report: ModelReport) -> str:
+    """Counts, seconds and rates of one answer, for people."""
+    timings = done.timings
+    return (
+        f"{report.name}: loaded in {report.load_s:.2f} s; "
+        f"prompt {timings.prompt_n} tokens in {timings.prompt_s:.2f} s "
+        f"({timings.prompt_per_second:.1f}/s); first token after {timings.ttft_s:.2f} s; "
+        f"answer {timings.predicted_n} tokens in {timings.predicted_s:.2f} s "
+        f"({timings.predicted_per_second:.1f}/s); finish {done.finish or '-'}; seed {done.seed}"
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

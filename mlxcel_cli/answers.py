@@ -1,0 +1,101 @@
+"""What the engine thread is asked for, and what it tells, when one answer is wanted.
+
+Plain values that cross the thread's border; nothing here imports MLX.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from engine.models.progress import Progress
+from engine.outcome import Timings, Usage
+from engine.params import SamplingParams
+from mlxcel_cli.config import Settings
+from mlxcel_cli.prompt_input import PromptInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """Which model to load, and how."""
+
+    name: str | None
+    settings: Settings
+    dtype: str | None = None
+    quantized: bool | None = None
+    """None: the form that runs fastest here and fits."""
+    context_tokens: int | None = None
+    offline: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What was loaded."""
+
+    name: str
+    path: Path
+    load_s: float
+    has_template: bool
+    notes: tuple[str, ...] = ()
+    """What was chosen and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """What to answer, and how."""
+
+    prompt: PromptInput
+    sampling: SamplingParams
+    biases: tuple[tuple[int | str, float], ...] = ()
+    """Token id, or a text whose tokens are meant, and what to add to the logit."""
+    stops: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    context_tokens: int | None = None
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRead:
+    """How much of the prompt has been read."""
+
+    done_tokens: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text as it comes."""
+
+    text: str
+    is_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How an answer ended."""
+
+    text: str
+    """The answer without its reasoning; equals the joined pieces."""
+    finish: str | None
+    seed: int
+    usage: Usage
+    timings: Timings
+    reasoned: bool = field(default=False)
+    """Whether the model wrote reasoning."""
+
+
+AnswerEvent = PromptRead | Piece | Done
+
+
+class Backend(Protocol):
+    """Loads a model and answers with it; every method runs on the engine thread."""
+
+    def load(self, request: ModelRequest, report: Callable[[Progress], None]) -> ModelReport:
+        """Find the model, bring it if need be, and load it."""
+
+    def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
+        """Answer one prompt; closing the iterator cancels. The last event is Done."""
+
+    def unload(self) -> None:
+        """Free the model; idempotent."""

@@ -1,0 +1,101 @@
+"""The door of ``mlxcel``: signals, and the one place where errors become an exit status.
+
+Imports little, so that Ctrl-C is noticed from the first moment on.
+"""
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import NoReturn
+
+from mlxcel_cli.exit_codes import ExitCode, exit_code
+from mlxcel_cli.signals import Interrupted, StopSignals
+
+PROGRAM = "mlxcel"
+LAST_WAIT_S = 0.5
+"""How long an interrupted program waits for its engine thread to end in order."""
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process."""
+    try:
+        StopSignals().install()
+        code = run(sys.argv[1:])
+    except Interrupted as stop:
+        code = stop.exit_code
+        _tell("terminated" if code == ExitCode.TERMINATED else "interrupted")
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+        _tell("interrupted")
+    _end(code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; what it raises becomes a line on stderr and an exit status.
+
+    Raises:
+        Interrupted: passed on; it ends the process, not the command.
+    """
+    from mlxcel_cli.command_tree import command_tree
+
+    try:
+        result = command_tree().main(arguments, prog_name=PROGRAM, standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - told, and never swallowed
+        return _fail(error)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _fail(error: Exception) -> int:
+    from mlxcel_cli.config import debug_asked
+    from mlxcel_cli.failures import failure_text, traceback_text, usage_text
+
+    if debug_asked(os.environ):
+        _write(traceback_text(error))
+    usage = usage_text(error)
+    if usage is not None:
+        _write(usage)
+        return ExitCode.USAGE
+    if text := failure_text(error):
+        _tell(text)
+    return exit_code(error)
+
+
+def _tell(text: str) -> None:
+    _write(f"{PROGRAM}: {text}")
+
+
+def _write(text: str) -> None:
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+
+def _end(code: int) -> NoReturn:
+    """Leave the process, at once if an engine thread is still inside MLX.
+
+    The interpreter's own end, with another thread in MLX, may abort the process.
+    """
+    from mlxcel_cli.engine_thread import ENGINE_THREAD_NAME
+
+    for thread in threading.enumerate():
+        if thread.name == ENGINE_THREAD_NAME:
+            thread.join(LAST_WAIT_S)
+    busy = any(thread.name == ENGINE_THREAD_NAME for thread in threading.enumerate())
+    code = _flush(code)
+    if busy:
+        os._exit(code)
+    sys.exit(code)
+
+
+def _flush(code: int) -> int:
+    from mlxcel_cli.output import abandon_stdout
+
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        abandon_stdout()
+        return code or exit_code(error)
+    return code

@@ -1,0 +1,110 @@
+"""The commands of ``mlxcel`` and where each one lives.
+
+A command's module is imported when it is asked for; what is heavy is imported inside the
+command. So a help page or a TAB costs neither MLX nor a terminal interface.
+"""
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import typer
+
+from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, PlainGroup
+
+COMMANDS = MappingProxyType(
+    {
+        "generate": "mlxcel_cli.commands.generate:generate",
+    }
+)
+"""Name to ``module:attribute``. The attribute is the command's function, whose module may hold
+its examples as ``EXAMPLES``, or a ``typer.Typer`` with subcommands."""
+
+EXAMPLES = """
+Examples:
+  mlxcel generate "Write one short sentence about the sea."
+  mlxcel generate --help
+"""
+
+
+def command_tree() -> Any:
+    """The root command; ``main(args, standalone_mode=False)`` runs it."""
+    app = typer.Typer(cls=_Root, **_SHARED)
+    app.callback(epilog=EXAMPLES, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)(_mlxcel)
+    return typer.main.get_command(app)
+
+
+def plain_typer(help_text: str) -> typer.Typer:
+    """A Typer for a command with subcommands, set up as the root is."""
+    return typer.Typer(cls=PlainGroup, help=help_text, no_args_is_help=True, **_SHARED)
+
+
+_SHARED: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": CONTEXT_SETTINGS,
+}
+
+
+def _show_version(asked: bool) -> None:  # noqa: FBT001 - Typer's callback
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"mlxcel {version('mlxcel')}")
+        raise typer.Exit
+
+
+def _mlxcel(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Tell the version."),
+    ] = False,
+) -> None:
+    """Run open-weight language models on your own machine."""
+
+
+class _Commands(MutableMapping[str, Any]):
+    """The commands by name, each built at its first use."""
+
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _build(name, COMMANDS[name])
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Root(PlainGroup):
+    def __init__(self, **settings: Any) -> None:
+        settings["commands"] = _Commands()
+        super().__init__(**settings)
+
+
+def _build(name: str, place: str) -> Any:
+    module_name, attribute = place.split(":")
+    module = import_module(module_name)
+    command = getattr(module, attribute)
+    if isinstance(command, typer.Typer):
+        built = typer.main.get_command(command)
+        built.name = name
+        return built
+    app = typer.Typer(**_SHARED)
+    epilog = getattr(module, "EXAMPLES", None)
+    app.command(name, cls=PlainCommand, epilog=epilog, context_settings=CONTEXT_SETTINGS)(command)
+    return typer.main.get_command(app)

@@ -1,0 +1,250 @@
+"""Settles every setting: flag, else environment, else options file, else the default.
+
+Options of a command and the machine's settings share one namespace: ``temperature`` is
+``--temperature`` on the command line, ``MLXCEL_TEMPERATURE`` in the environment and
+``temperature`` in the options file, at its top level or in a command's table
+(``[generate]``), which wins. For ``chat`` and ``serve`` the model's own generation_config
+comes before the default. This is the only place that reads the environment.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from engine.errors import InvalidParams
+from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
+from mlxcel_cli.paths import cache_home, hub_cache, options_file
+from mlxcel_cli.sampling_options import SamplingOptions
+
+PREFIX = "MLXCEL_"
+COMMAND_TABLES = frozenset({"generate", "chat", "serve"})
+"""Tables of the options file that hold settings of one command."""
+
+_GROUPS = (PromptOptions, ModelOptions, LengthOptions, SamplingOptions, OutputOptions)
+_ONLY_FLAGS = frozenset({"prompt", "file", "messages", "prefill", "config"})
+"""What a setting would make a trap: it would change every call unseen."""
+
+_OTHER_VARIABLES = frozenset({"MLXCEL_CONFIG"})
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+G = TypeVar("G")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSettings:
+    """Settings that are no options: they belong to the machine, not to one call."""
+
+    home: str | None = None
+    """Cache folder of models and compiled parts."""
+    blas: str | None = None
+    """``off``, or the path of a BLAS library, for MLX's CPU backend on Linux."""
+    deterministic: bool = False
+    """Choose kernels whose results do not depend on the batch's width, where there are any."""
+    cache_clear_interval: int | None = None
+    """Tokens between two clearings of MLX's buffer cache; 0 is never."""
+    force_sync: bool = False
+    """Read each token before the next forward is dispatched."""
+    prefill_chunk: int | None = None
+    """Most prompt tokens of one forward; 0 is the whole prompt."""
+    debug: bool = False
+    """Show tracebacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment and the options file say, and where mlxcel's files are."""
+
+    values: Mapping[str, object]
+    """By key, the environment before the file; without the command line's."""
+    machine: MachineSettings
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Short model names of the options file's ``[aliases]`` table."""
+    cache_home: Path = Path()
+    hub_cache: Path = Path()
+    hub_offline: bool = False
+    """Whether HF_HUB_OFFLINE forbids asking a hub."""
+    warnings: tuple[str, ...] = ()
+
+    def fill(self, group: G) -> G:
+        """``group`` with what the command line left open taken from here."""
+        known: Any = group
+        found = {
+            one.name: self.values[one.name]
+            for one in fields(known)
+            if getattr(known, one.name) is None and one.name in self.values
+        }
+        filled: G = replace(known, **found)
+        return filled
+
+
+def load_settings(
+    environ: Mapping[str, str], *, command: str, config: Path | None = None
+) -> Settings:
+    """Read the environment and the options file.
+
+    Args:
+        environ: the process's environment.
+        command: whose table of the options file counts.
+        config: the options file named on the command line, which must then exist.
+
+    Raises:
+        InvalidParams: an unknown key or a bad value; names the place, the key and what it allows.
+    """
+    path = config or options_file(environ)
+    must_exist = config is not None or "MLXCEL_CONFIG" in environ
+    in_file, aliases = _read_file(path, command, must_exist=must_exist)
+    values = {**in_file, **_read_environ(environ)}
+    machine: dict[str, Any] = {
+        one.name: values.pop(one.name) for one in fields(MachineSettings) if one.name in values
+    }
+    home = {"MLXCEL_HOME": str(machine["home"])} if "home" in machine else {}
+    return Settings(
+        values=values,
+        machine=MachineSettings(**machine),
+        aliases=aliases,
+        cache_home=cache_home(home),
+        hub_cache=hub_cache(environ),
+        hub_offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
+        warnings=tuple(_misspelt(environ)),
+    )
+
+
+def debug_asked(environ: Mapping[str, str]) -> bool:
+    """Whether ``MLXCEL_DEBUG`` asks for tracebacks; never raises."""
+    return environ.get("MLXCEL_DEBUG", "").lower() in _TRUE
+
+
+def setting_types() -> dict[str, type]:
+    """Every setting's key and type: bool, int, float, str, Path or list (of texts)."""
+    types: dict[str, type] = {}
+    for group in (*_GROUPS, MachineSettings):
+        for key, hint in get_type_hints(group).items():
+            if key not in _ONLY_FLAGS:
+                types[key] = _plain_type(hint)
+    return types
+
+
+def _plain_type(hint: Any) -> type:
+    """``list[str] | None`` gives list, ``float | None`` float."""
+    inner = next((one for one in get_args(hint) if one is not NoneType), hint)
+    plain: type = list if get_args(inner) else inner
+    return plain
+
+
+def _read_file(
+    path: Path, command: str, *, must_exist: bool
+) -> tuple[dict[str, object], dict[str, str]]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if must_exist:
+            raise InvalidParams("--config", f"there is no file {path}") from None
+        return {}, {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidParams(str(path), f"is not a TOML file in UTF-8: {error}") from error
+    aliases = content.pop("aliases", {})
+    if not isinstance(aliases, dict) or not all(isinstance(one, str) for one in aliases.values()):
+        raise InvalidParams(f"{path}: aliases", 'must be a table of texts, like small = "a/b"')
+    tables = {name: content.pop(name) for name in COMMAND_TABLES if name in content}
+    values = _checked(path, content, where="")
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise InvalidParams(f"{path}: {name}", "must be a table of settings")
+        checked = _checked(path, table, where=f"{name}.")
+        if name == command:
+            values |= checked
+    return values, aliases
+
+
+def _checked(path: Path, table: Mapping[str, object], *, where: str) -> dict[str, object]:
+    types = setting_types()
+    values: dict[str, object] = {}
+    for written, value in table.items():
+        key = written.replace("-", "_")
+        if key not in types:
+            raise InvalidParams(f"{path}: {where}{written}", _unknown(key, types))
+        values[key] = _from_toml(f"{path}: {where}{written}", types[key], value)
+    return values
+
+
+def _from_toml(place: str, kind: type, value: object) -> object:
+    # TOML's true is a Python int too, and an integer is a fair value for a number.
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is list:
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and all(isinstance(one, str) for one in texts):
+            return texts
+    elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    raise InvalidParams(place, f"must be {_allowed(kind)}, not {value!r}")
+
+
+def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for key, kind in setting_types().items():
+        text = environ.get(PREFIX + key.upper())
+        if text is not None and (text or kind is bool):
+            values[key] = _from_text(PREFIX + key.upper(), kind, text)
+    return values
+
+
+def _from_text(place: str, kind: type, text: str) -> object:
+    try:
+        if kind is bool:
+            return _to_bool(text)
+        if kind is list:
+            return _to_texts(text)
+        return kind(text)
+    except ValueError:
+        raise InvalidParams(place, f"must be {_allowed(kind)}, not {text!r}") from None
+
+
+def _to_bool(text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ValueError(text)
+    return text.lower() in _TRUE
+
+
+def _to_texts(text: str) -> list[str]:
+    """One text, or several as a JSON array."""
+    if not text.startswith("["):
+        return [text]
+    texts = json.loads(text)
+    if not all(isinstance(one, str) for one in texts):
+        raise ValueError(text)
+    return list(texts)
+
+
+def _allowed(kind: type) -> str:
+    return {
+        bool: "true or false (1 or 0 in the environment)",
+        int: "a whole number",
+        float: "a number",
+        list: "a text or an array of texts",
+    }.get(kind, "a text")
+
+
+def _unknown(key: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(key, names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"is no setting; {hint}Settings are: {', '.join(names)}"
+
+
+def _misspelt(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like a setting's with a slip; others may be anybody's."""
+    known = {PREFIX + key.upper() for key in setting_types()} | _OTHER_VARIABLES
+    warnings = []
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            if close:
+                warnings.append(f"the variable {name} is no setting; did you mean {close[0]}?")
+    return warnings

@@ -1,0 +1,232 @@
+"""Runs ``mlxcel generate``: reads the prompt while the engine thread loads, then streams.
+
+The main thread only waits on a queue, reads files and writes, so that a signal is noticed at
+once, whatever the engine thread is doing.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from engine.errors import InvalidParams
+from engine.models.progress import Progress
+from engine.params import SamplingParams, SequenceParams
+from mlxcel_cli.answer_writers import AnswerWriter, JsonWriter, TextWriter, stats_line
+from mlxcel_cli.answers import (
+    AnswerEvent,
+    AnswerRequest,
+    Backend,
+    Done,
+    ModelReport,
+    ModelRequest,
+    Piece,
+    PromptRead,
+)
+from mlxcel_cli.config import Settings, debug_asked, load_settings
+from mlxcel_cli.engine_thread import Emit, EngineThread
+from mlxcel_cli.exit_codes import ExitCode, exit_code
+from mlxcel_cli.failures import traceback_text
+from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
+from mlxcel_cli.output import Output, standard_output
+from mlxcel_cli.progress_text import progress_text
+from mlxcel_cli.prompt_input import PromptInput, plan_prompt, process_stdin, read_prompt
+from mlxcel_cli.sampling_options import SamplingOptions
+from mlxcel_cli.sampling_values import parse_biases, sampling_params
+from mlxcel_cli.signals import Interrupted
+
+GREEDY = SamplingParams()
+"""What generate samples with when nothing says otherwise: the same prompt, the same answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOptions:
+    """The command line of ``generate``."""
+
+    words: tuple[str, ...]
+    prompt: PromptOptions
+    model: ModelOptions
+    length: LengthOptions
+    sampling: SamplingOptions
+    output: OutputOptions
+
+    def filled(self, settings: Settings) -> "GenerateOptions":
+        """With the environment's and the options file's values where the line says nothing."""
+        return GenerateOptions(
+            words=self.words,
+            prompt=settings.fill(self.prompt),
+            model=settings.fill(self.model),
+            length=settings.fill(self.length),
+            sampling=settings.fill(self.sampling),
+            output=settings.fill(self.output),
+        )
+
+
+def generate_once(options: GenerateOptions) -> int:
+    """Answer one prompt; the exit status.
+
+    Raises:
+        EngineError, OSError: for the program's door to tell, unless ``--json`` tells it.
+        Interrupted: after ending stdout's line.
+    """
+    output = standard_output(os.environ)
+    writer = _writer(options.output, output)
+    try:
+        settings = load_settings(os.environ, command="generate", config=options.output.config)
+        options = options.filled(settings)
+        writer = _writer(options.output, output)
+        for warning in settings.warnings:
+            output.note(f"mlxcel: {warning}")
+        _Generation(options, settings, output, writer).run(new_backend())
+    except Interrupted:
+        output.clear_progress()
+        writer.broke_off()
+        raise
+    except Exception as error:
+        output.clear_progress()
+        if not writer.failed(error):
+            raise
+        if debug_asked(os.environ):
+            output.note(traceback_text(error))
+        return exit_code(error)
+    return ExitCode.OK
+
+
+def new_backend() -> Backend:
+    """The real engine behind ``generate``; a test puts its own here."""
+    from mlxcel_cli.engine_backend import EngineBackend
+
+    return EngineBackend()
+
+
+class _Generation:
+    def __init__(
+        self, options: GenerateOptions, settings: Settings, output: Output, writer: AnswerWriter
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._output = output
+        self._writer = writer
+
+    def run(self, backend: Backend) -> None:
+        options = self._options
+        stdin = process_stdin()
+        plan = plan_prompt(options.words, options.prompt, stdin)
+        # Whatever can be refused is refused before a model is loaded.
+        request = _answer_request(options)
+        model_request = _model_request(options.model, self._settings)
+        with EngineThread() as thread:
+            with thread.stream(lambda emit: _load(backend, model_request, emit)) as loading:
+                prompt = read_prompt(plan, stdin)
+                report = self._watch(loading)
+            self._introduce(report)
+            done = self._show(thread, backend, replace(request, prompt=prompt), report)
+            thread.call(backend.unload)
+        if options.output.stats:
+            self._output.note(stats_line(done, report))
+
+    def _watch(self, loading: Iterable["Progress | ModelReport"]) -> ModelReport:
+        for event in loading:
+            if isinstance(event, ModelReport):
+                self._output.clear_progress()
+                return event
+            self._output.progress(progress_text(event))
+        raise AssertionError("load ended without a report")
+
+    def _introduce(self, report: ModelReport) -> None:
+        if self._options.output.verbose:
+            for note in (f"{report.name} ({report.path})", *report.notes):
+                self._output.note(f"mlxcel: {note}")
+        if not report.has_template and not self._options.prompt.raw:
+            self._output.note(
+                f"mlxcel: {report.name} has no chat template and looks like a base model; the "
+                "prompt is framed as a plain dialogue (--raw gives it as it is)"
+            )
+
+    def _show(
+        self,
+        thread: EngineThread,
+        backend: Backend,
+        request: AnswerRequest,
+        report: ModelReport,
+    ) -> Done:
+        with thread.stream(lambda _: backend.answer(request)) as events:
+            for burst in events.bursts():
+                for event in merge_pieces(burst):
+                    if isinstance(event, Piece):
+                        self._writer.piece(event)
+                    elif isinstance(event, PromptRead):
+                        self._output.progress(_reading(event))
+                    else:
+                        self._output.clear_progress()
+                        self._writer.done(event, report)
+                        return event
+        raise AssertionError("answer ended without Done")
+
+
+def merge_pieces(burst: Iterable[AnswerEvent]) -> Iterator[AnswerEvent]:
+    """Join neighbouring pieces of one kind: one write for all the tokens of a burst."""
+    held: Piece | None = None
+    for event in burst:
+        if held is None:
+            if isinstance(event, Piece):
+                held = event
+            else:
+                yield event
+        elif isinstance(event, Piece) and event.is_reasoning == held.is_reasoning:
+            held = replace(held, text=held.text + event.text)
+        else:
+            yield held
+            held = event if isinstance(event, Piece) else None
+            if held is None:
+                yield event
+    if held is not None:
+        yield held
+
+
+def _load(
+    backend: Backend, request: ModelRequest, emit: "Emit[Progress | ModelReport]"
+) -> "Iterator[Progress | ModelReport]":
+    yield backend.load(request, emit)
+
+
+def _writer(options: OutputOptions, output: Output) -> AnswerWriter:
+    if options.json:
+        return JsonWriter(output)
+    return TextWriter(output, show_reasoning=bool(options.show_reasoning))
+
+
+def _reading(event: PromptRead) -> str:
+    return f"reading the prompt: {event.done_tokens} of {event.prompt_tokens} tokens"
+
+
+def _model_request(options: ModelOptions, settings: Settings) -> ModelRequest:
+    return ModelRequest(
+        name=options.model,
+        settings=settings,
+        dtype=options.dtype,
+        quantized=options.quantized,
+        context_tokens=options.ctx_size,
+        offline=settings.hub_offline if options.offline is None else options.offline,
+        force=bool(options.force),
+    )
+
+
+def _answer_request(options: GenerateOptions) -> AnswerRequest:
+    """The request without its prompt, which may have to be read first."""
+    length = options.length
+    max_tokens = length.max_tokens
+    if max_tokens is not None and max_tokens < -1:
+        raise InvalidParams(
+            "--max-tokens", f"must be -1 (no bound), 0 or more, got {length.max_tokens}"
+        )
+    # The engine's own checks of the bounds, on a stand-in for the prompt.
+    SequenceParams(prompt_ids=(0,), context_tokens=options.model.ctx_size)
+    return AnswerRequest(
+        prompt=PromptInput(),
+        sampling=sampling_params(options.sampling, GREEDY),
+        biases=parse_biases(options.sampling.logit_bias),
+        stops=tuple(length.stop or ()),
+        max_tokens=None if max_tokens == -1 else max_tokens,
+        context_tokens=options.model.ctx_size,
+        ignore_eos=bool(length.ignore_eos),
+    )

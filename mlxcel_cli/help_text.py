@@ -1,0 +1,94 @@
+"""How help pages and TAB completions look: plain text, options grouped by topic.
+
+Typer's own pages need rich, which costs a third of the time that `--help` may take, and they
+show every alias of an option.
+"""
+
+import inspect
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from mlxcel_cli.options import HIDDEN_ALIASES
+
+HELP_COLUMNS = 100
+CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": HELP_COLUMNS}
+"""Every command's: ``-h`` asks for help too, pages are at most 100 columns wide."""
+
+OTHER_OPTIONS = "Options"
+
+
+class PlainCommand(TyperCommand):
+    """A command with a plain help page; hidden spellings are accepted and not shown."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``[OPTIONS] [PROMPT]...``: arguments as their metavar spells them."""
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return ["[OPTIONS]", *(one.metavar or one.name.upper() for one in arguments)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options by topic."""
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
+        """Write the examples line by line."""
+        _write_examples(self, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Options, but for hidden spellings."""
+        return [
+            item
+            for item in super().shell_complete(ctx, incomplete)
+            if item.value not in HIDDEN_ALIASES
+        ]
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands with a plain help page."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write commands, then options."""
+        self.format_commands(ctx, formatter)
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
+        """Write the examples line by line."""
+        _write_examples(self, formatter)
+
+
+def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    arguments: list[tuple[str, str]] = []
+    topics: dict[str, list[tuple[str, str]]] = {}
+    for param in command.get_params(ctx):
+        text = getattr(param, "help", None) or ""
+        if getattr(param, "hidden", False):
+            continue
+        if param.param_type_name == "argument":
+            arguments.append((param.metavar or param.name.upper(), text))
+        else:
+            topic = getattr(param, "rich_help_panel", None) or OTHER_OPTIONS
+            topics.setdefault(topic, []).append((_spellings(param), text))
+    # Options without a topic (--help) come last, whatever order they were declared in.
+    rest = topics.pop(OTHER_OPTIONS, [])
+    for title, rows in (("Arguments", arguments), *topics.items(), (OTHER_OPTIONS, rest)):
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _spellings(param: Any) -> str:
+    """``-t, --temperature T``: short spellings first, aliases left out."""
+    shown = [name for name in param.opts if name not in HIDDEN_ALIASES]
+    shown.sort(key=lambda name: name.startswith("--"))
+    line = ", ".join(shown)
+    opposite = [name for name in param.secondary_opts if not name.startswith("--no-")]
+    if opposite:
+        line += " / " + ", ".join(opposite)
+    return line if param.is_flag or param.count else f"{line} {param.metavar or 'VALUE'}"
+
+
+def _write_examples(command: TyperCommand | TyperGroup, formatter: Any) -> None:
+    if command.epilog:
+        formatter.write_paragraph()
+        for line in inspect.cleandoc(command.epilog).splitlines():
+            formatter.write(line + "\n")

@@ -1,0 +1,23 @@
+"""One line that says how far a download, a conversion or a load is."""
+
+from engine.models.progress import Progress
+
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def progress_text(progress: Progress) -> str:
+    """``downloading the starter: 45 % of 89.1 MiB``; without a total, what is done."""
+    if progress.total:
+        percent = min(100, 100 * progress.done // progress.total)
+        return f"{progress.stage}: {percent} % of {bytes_text(progress.total)}"
+    if progress.done:
+        return f"{progress.stage}: {bytes_text(progress.done)}"
+    return progress.stage
+
+
+def bytes_text(count: int) -> str:
+    """``89.1 MiB``; below a KiB, bytes."""
+    for size, unit in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

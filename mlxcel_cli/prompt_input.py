@@ -1,0 +1,200 @@
+"""Settles what is asked: words, an option, a file, a pipe or a conversation become one prompt."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from engine.errors import InvalidParams
+from mlxcel_cli.options import PromptOptions
+
+STDIN = "-"
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPlan:
+    """Which sources a command line names, before any of them is read."""
+
+    text: str | None
+    """Given on the command line itself."""
+    file: Path | None
+    messages: Path | None
+    reads_stdin: bool
+    options: PromptOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInput:
+    """One prompt; exactly one of ``messages`` and ``raw`` is given."""
+
+    messages: tuple[dict[str, object], ...] | None = None
+    """A conversation for the chat template, OpenAI-shaped."""
+    raw: str | None = None
+    """A text for the model as it is."""
+    prefill: str = ""
+    """Start of the answer."""
+
+
+def plan_prompt(words: Sequence[str], options: PromptOptions, stdin: BinaryIO | None) -> PromptPlan:
+    """Choose the sources, and refuse those that exclude each other.
+
+    A pipe is joined after the prompt. It counts only if it is a pipe or a file: programs that
+    start others often leave a stdin open on which nothing ever comes.
+
+    Raises:
+        InvalidParams: two sources of one prompt (both are named), or none at all.
+    """
+    in_words = [word for word in words if word != STDIN]
+    sources = {
+        "the words on the command line": bool(in_words),
+        "--prompt": options.prompt is not None,
+        "--file": options.file is not None,
+        "--messages": options.messages is not None,
+    }
+    _refuse_two([name for name, given in sources.items() if given])
+    _refuse_template_options_with_raw(options)
+    paths = (options.file, options.messages)
+    stdin_is_file = any(path is not None and str(path) == STDIN for path in paths)
+    dash = STDIN in words
+    if dash and (stdin_is_file or options.messages is not None):
+        raise InvalidParams("-", "stdin cannot be the prompt and --file or --messages as well")
+    if dash and stdin is None:
+        raise InvalidParams("-", "stdin is closed")
+    piped = options.messages is None and not stdin_is_file and _is_pipe_or_file(stdin)
+    if not any(sources.values()) and not dash and not piped:
+        raise InvalidParams(
+            "prompt",
+            'is missing: give it in quotes (mlxcel generate "..."), with --file, or through a '
+            "pipe; for a conversation in the terminal there is mlxcel chat",
+        )
+    text = options.prompt if options.prompt is not None else (" ".join(in_words) or None)
+    return PromptPlan(text, options.file, options.messages, dash or piped, options)
+
+
+def read_prompt(plan: PromptPlan, stdin: BinaryIO | None) -> PromptInput:
+    """Read the sources of a plan; blocks until stdin ends, if it is one of them.
+
+    Raises:
+        InvalidParams: a text is not UTF-8, a conversation is malformed, or nothing is asked.
+        OSError: a file cannot be read.
+    """
+    prefill = plan.options.prefill or ""
+    if plan.messages is not None:
+        messages = parse_messages(_read_text(plan.messages, stdin, "--messages"))
+        return PromptInput(messages=_with_system(messages, plan.options.system), prefill=prefill)
+    parts = []
+    if plan.text is not None:
+        parts.append(plan.text)
+    if plan.file is not None:
+        parts.append(_read_text(plan.file, stdin, "--file"))
+    if plan.reads_stdin:
+        parts.append(_read_text(Path(STDIN), stdin, "stdin"))
+    if plan.options.raw:
+        # Not a byte is changed: the last newline may be part of the prompt.
+        text = "\n\n".join(part for part in parts if part)
+        return PromptInput(raw=_not_empty(text) + prefill, prefill=prefill)
+    text = "\n\n".join(stripped for part in parts if (stripped := part.rstrip("\r\n")))
+    asked: dict[str, object] = {"role": "user", "content": _not_empty(text)}
+    return PromptInput(messages=_with_system((asked,), plan.options.system), prefill=prefill)
+
+
+def parse_messages(text: str) -> tuple[dict[str, object], ...]:
+    """An OpenAI-shaped conversation from its JSON.
+
+    Raises:
+        InvalidParams: not JSON, not an array of messages, or a message without role or content.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidParams("--messages", f"is not JSON: {error}") from None
+    if isinstance(value, dict) and "messages" in value:
+        value = value["messages"]
+    if not isinstance(value, list) or not value:
+        raise InvalidParams("--messages", "must be an array of messages with at least one")
+    return tuple(_parse_message(one, f"messages[{index}]") for index, one in enumerate(value))
+
+
+def _parse_message(value: object, place: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidParams("--messages", f"{place} must be an object, not {value!r}")
+    role, content = value.get("role"), value.get("content")
+    if role not in ROLES:
+        raise InvalidParams(
+            "--messages", f"{place}.role must be one of {', '.join(ROLES)}, not {role!r}"
+        )
+    # An assistant's call of a tool has no content.
+    silent = content is None and role == "assistant" and bool(value.get("tool_calls"))
+    if not silent and not isinstance(content, str) and not _are_text_parts(content):
+        raise InvalidParams("--messages", f"{place}.content must be a text or an array of texts")
+    return value
+
+
+def _are_text_parts(content: object) -> bool:
+    return isinstance(content, list) and all(
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        for part in content
+    )
+
+
+def _with_system(
+    messages: tuple[dict[str, object], ...], system: str | None
+) -> tuple[dict[str, object], ...]:
+    if system is None:
+        return messages
+    if messages[0]["role"] in ("system", "developer"):
+        raise InvalidParams("--system", "the conversation of --messages has a system message")
+    return ({"role": "system", "content": system}, *messages)
+
+
+def _refuse_two(given: list[str]) -> None:
+    if len(given) > 1:
+        raise InvalidParams("prompt", f"give it once: {given[0]} or {given[1]}, not both")
+
+
+def _refuse_template_options_with_raw(options: PromptOptions) -> None:
+    for name, value in (("--system", options.system), ("--messages", options.messages)):
+        if options.raw and value is not None:
+            raise InvalidParams("--raw", f"leaves the chat template out, but {name} needs it")
+
+
+def _is_pipe_or_file(stdin: BinaryIO | None) -> bool:
+    if stdin is None:
+        return False
+    try:
+        mode = os.fstat(stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def _read_text(path: Path, stdin: BinaryIO | None, source: str) -> str:
+    if str(path) != STDIN:
+        content = path.read_bytes()
+    elif stdin is None:
+        raise InvalidParams(source, "stdin is closed")
+    else:
+        content = stdin.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        name = source if str(path) == STDIN else str(path)
+        raise InvalidParams(
+            name, f"is not UTF-8 text: byte {content[error.start]:#04x} at {error.start}"
+        ) from None
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise InvalidParams("prompt", "is empty: there is nothing to answer")
+    return text
+
+
+def process_stdin() -> BinaryIO | None:
+    """The process's stdin as bytes; None when it was started without one."""
+    return None if sys.stdin is None else sys.stdin.buffer

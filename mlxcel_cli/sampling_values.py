@@ -1,0 +1,59 @@
+"""Turn sampling options into what the engine takes, checked before a model is loaded."""
+
+import math
+from dataclasses import fields
+from typing import Any
+
+from engine.errors import InvalidParams
+from engine.params import SamplingParams
+from mlxcel_cli.sampling_options import SamplingOptions
+
+NO_BREAKERS = "none"
+_APART = frozenset({"seed", "logit_bias", "dry_sequence_breakers"})
+
+
+def sampling_params(options: SamplingOptions, defaults: SamplingParams) -> SamplingParams:
+    """The sampling parameters that options ask for; ``defaults`` fill what they leave open.
+
+    Biases of texts need a tokenizer and stay out: `parse_biases` reads them.
+
+    Raises:
+        InvalidParams: a value is out of its range; names the option.
+    """
+    values: dict[str, Any] = {
+        one.name: getattr(defaults, one.name) for one in fields(SamplingParams)
+    }
+    for one in fields(options):
+        value = getattr(options, one.name)
+        if value is not None and one.name not in _APART:
+            values[one.name] = value
+    if options.seed is not None:
+        values["seed"] = None if options.seed == -1 else options.seed
+    breakers = options.dry_sequence_breakers
+    if breakers is not None:
+        values["dry_sequence_breakers"] = () if breakers == [NO_BREAKERS] else tuple(breakers)
+    return SamplingParams(**values)
+
+
+def parse_biases(texts: list[str] | None) -> tuple[tuple[int | str, float], ...]:
+    """``15=-2``, ``"yes"=5`` and ``yes=5`` as (token id or text, value).
+
+    Raises:
+        InvalidParams: not of that form, or the value is not a number.
+    """
+    return tuple(_parse_bias(text) for text in texts or ())
+
+
+def _parse_bias(text: str) -> tuple[int | str, float]:
+    token, equals, value = text.rpartition("=")
+    try:
+        bias = float(value)
+    except ValueError:
+        bias = math.nan
+    if not equals or not token or math.isnan(bias):
+        raise InvalidParams(
+            "--logit-bias", f'must be ID=VALUE or "text"=VALUE with a number, not {text!r}'
+        )
+    if len(token) > 2 and token[0] == token[-1] == '"':
+        return token[1:-1], bias
+    return (int(token) if token.isdecimal() else token), bias

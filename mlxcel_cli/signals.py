@@ -1,0 +1,48 @@
+"""Turns SIGINT and SIGTERM into one exception on the main thread; a second one exits hard."""
+
+import os
+import signal
+from types import FrameType
+
+from mlxcel_cli.exit_codes import ExitCode
+
+
+class Interrupted(BaseException):
+    """The user or the system asked the program to stop.
+
+    Not a KeyboardInterrupt: libraries between the main loop and the door catch that one.
+    """
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(signal.Signals(signum).name)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """130 for SIGINT, 143 for SIGTERM."""
+        return ExitCode.TERMINATED if self.signum == signal.SIGTERM else ExitCode.INTERRUPTED
+
+
+class StopSignals:
+    """Handlers that raise Interrupted once, and end the process at once the second time.
+
+    The second ends without cleaning up: it is what a person presses when the first one
+    seems to do nothing, because a forward or a download cannot be interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def install(self) -> None:
+        """Take over SIGINT and SIGTERM; called on the main thread, before heavy imports."""
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            # nohup and shells without job control ignore SIGINT on purpose.
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, self._on_signal)
+
+    def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        stop = Interrupted(signum)
+        if self._asked:
+            os._exit(stop.exit_code)
+        self._asked = True
+        raise stop
