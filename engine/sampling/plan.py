@@ -1,0 +1,267 @@
+"""One draw for a whole batch: what is fixed while its rows stay the same, and the draw itself.
+
+Nothing here reads the device: a draw is lazy, and the engine decides when its arrays are read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import mlx.core as mx
+import numpy as np
+from numpy.typing import ArrayLike
+
+from engine.outcome import TokenLogprobs
+from engine.sampling.adjustments import Adjustment, Uploaded, adjust, upload_adjustments
+from engine.sampling.chain import Drawn, Knobs, Stages, StepKnobs, run_chain
+from engine.sampling.dry import DryHistory
+from engine.sampling.knobs import (
+    asking_rows,
+    chain_stages,
+    penalty_knobs,
+    stage_knobs,
+    step_knobs,
+)
+from engine.sampling.logprobs import LogprobRows, finite, measure_logprobs, read_logprobs
+from engine.sampling.penalties import PenaltyWindow, penalise, upload_windows
+from engine.sampling.row_sampler import RowSampler
+
+Program = Callable[..., tuple[mx.array, ...]]
+"""A compiled chain: (logits, keys, steps, knobs) to its arrays."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRow:
+    """One row of a draw."""
+
+    sampler: RowSampler | None
+    """None is a rider: its token means nothing."""
+    position: int = 0
+    """Absolute index of the token to draw, in prompt + answer."""
+    ids: Sequence[int] = ()
+    """Prompt + answer, at least up to ``position - 1``; up to ``position`` when the sampler needs
+    the host. Behind the first row of a verify round they hold the draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A lazy draw."""
+
+    tokens: mx.array
+    """int32[R]."""
+    feedback: mx.array | None = None
+    """float32[R], natural log: what mirostat rows observe."""
+    logprobs: tuple[mx.array, ...] = ()
+    asking: LogprobRows | None = None
+    """Which rows the logprobs are of."""
+
+    def arrays(self) -> tuple[mx.array, ...]:
+        """Everything to evaluate and then to read, in the order ``read_draw`` takes it."""
+        feedback = () if self.feedback is None else (self.feedback,)
+        return (self.tokens, *feedback, *self.logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawReading:
+    """A draw as plain values."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...]
+    """Of each row; None where it did not ask."""
+    feedback: tuple[float | None, ...]
+    """For ``RowSampler.observe``."""
+
+
+class ChainPrograms:
+    """Compiled chains by stage set, for one thread (MLX's compiled functions belong to one).
+
+    Parameters enter as arrays, so a stage set at one shape is traced once, whatever the values.
+    On a CPU leave it out: MLX builds each fused kernel with the C++ compiler, about 0.5 s.
+    """
+
+    def __init__(self) -> None:
+        self._programs: dict[Stages, Program] = {}
+
+    def __len__(self) -> int:
+        """Stage sets that were compiled."""
+        return len(self._programs)
+
+    def of(self, stages: Stages) -> Program:
+        """The compiled chain of a stage set."""
+        program = self._programs.get(stages)
+        if program is None:
+            program = self._programs[stages] = mx.compile(partial(_flat_chain, stages))
+        return program
+
+
+class DrawPlan:
+    """What a draw of certain rows needs and does not change from step to step.
+
+    Make one per composition of the batch and use it as long as the rows stay the same.
+    """
+
+    __slots__ = (
+        "_fixed",
+        "_program",
+        "asking",
+        "is_plain_greedy",
+        "knobs",
+        "needs_host",
+        "penalties",
+        "samplers",
+        "stages",
+    )
+
+    def __init__(
+        self, samplers: Sequence[RowSampler | None], programs: ChainPrograms | None = None
+    ) -> None:
+        self.samplers = tuple(samplers)
+        rows = [sampler for sampler in self.samplers if sampler is not None]
+        self.needs_host = any(sampler.needs_host for sampler in rows)
+        """Whether the draw must wait for the tokens before it to be read."""
+        self.is_plain_greedy = all(sampler.is_plain_greedy for sampler in rows)
+        """Whether the draw is the argmax of the logits and nothing else."""
+        self.asking = asking_rows(self.samplers)
+        self.penalties = penalty_knobs(self.samplers)
+        self.stages = chain_stages(self.samplers)
+        """None: every row takes its best token, no chain is built."""
+        self.knobs = None if self.stages is None else stage_knobs(self.samplers, self.stages)
+        self._program = None
+        if programs is not None and self.stages is not None:
+            self._program = programs.of(self.stages)
+        self._fixed: dict[tuple[bool, ...], Uploaded | None] = {}
+
+    @classmethod
+    def of(
+        cls, samplers: Sequence[RowSampler | None], programs: ChainPrograms | None = None
+    ) -> "DrawPlan":
+        """The plan of these rows; with ``programs`` the chain is compiled."""
+        return cls(samplers, programs)
+
+    def fixed_adjustments(self, rows: Sequence[DrawRow]) -> Uploaded | None:
+        """Biases and suppressed end tokens, uploaded once per state of ``min_tokens``."""
+        early = tuple(
+            row.sampler is not None and row.sampler.suppresses(row.position) for row in rows
+        )
+        if early not in self._fixed:
+            self._fixed[early] = upload_adjustments(
+                [
+                    None if sampler is None else sampler.adjustment(suppressed=suppressed)
+                    for sampler, suppressed in zip(self.samplers, early, strict=True)
+                ]
+            )
+        return self._fixed[early]
+
+    def choose(self, logits: mx.array, rows: Sequence[DrawRow]) -> Drawn:
+        """Run the chain on adjusted logits, float32[R, V]."""
+        if self.stages is None or self.knobs is None:
+            return Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
+        keys = [0 if row.sampler is None else row.sampler.token_key(row.position) for row in rows]
+        pairs = mx.array(np.array(keys, np.uint64).view(np.uint32).reshape(-1, 2))
+        steps = step_knobs(self.stages, self.samplers, [row.position for row in rows])
+        if self._program is None:
+            return run_chain(self.stages, logits, pairs, steps, self.knobs)
+        arrays = self._program(logits, pairs, tuple(steps), tuple(self.knobs))
+        return Drawn(arrays[0], arrays[1] if len(arrays) > 1 else None)
+
+
+def draw(plan: DrawPlan, rows: Sequence[DrawRow], logits: mx.array, newest: mx.array) -> Draw:
+    """Draw one token a row; lazy.
+
+    Args:
+        plan: made for exactly these samplers, in this order.
+        rows: positions and ids. Rows of one verify round are consecutive, share a sampler and
+            have consecutive positions.
+        logits: float[R, V], any dtype.
+        newest: int32[R], the token before each position; may be lazy. Only penalties look at it.
+
+    Returns:
+        The tokens, and what else the rows ask for.
+    """
+    if plan.is_plain_greedy:
+        drawn = Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
+    else:
+        shaped = logits.astype(mx.float32)
+        fixed = plan.fixed_adjustments(rows)
+        if fixed is not None:
+            shaped = adjust(shaped, fixed)
+        if plan.penalties is not None:
+            uploaded = upload_windows(_windows(rows))
+            shaped = penalise(shaped, newest=newest, window=uploaded, knobs=plan.penalties)
+        if plan.needs_host:
+            repeats = upload_adjustments(_dry_penalties(rows))
+            if repeats is not None:
+                shaped = adjust(shaped, repeats)
+        drawn = plan.choose(shaped, rows)
+    if plan.asking is None:
+        return Draw(drawn.tokens, drawn.kept_logprob)
+    logprobs = measure_logprobs(plan.asking, logits, drawn.tokens)
+    return Draw(drawn.tokens, drawn.kept_logprob, logprobs, plan.asking)
+
+
+def read_draw(drawn: Draw, values: Sequence[ArrayLike]) -> DrawReading:
+    """A draw as plain values.
+
+    Args:
+        drawn: what ``draw`` gave.
+        values: ``drawn.arrays()`` after the engine's guarded read: nested lists or NumPy arrays.
+    """
+    arrays = [np.asarray(value) for value in values]
+    tokens = tuple(int(token) for token in arrays[0])
+    rest = arrays[1:]
+    feedback: tuple[float | None, ...] = (None,) * len(tokens)
+    if drawn.feedback is not None:
+        feedback = tuple(finite(value) for value in rest.pop(0))
+    logprobs: dict[int, TokenLogprobs] = {}
+    if drawn.asking is not None:
+        logprobs = read_logprobs(drawn.asking, tokens, rest)
+    return DrawReading(tokens, tuple(logprobs.get(row) for row in range(len(tokens))), feedback)
+
+
+def _windows(rows: Sequence[DrawRow]) -> list[PenaltyWindow | None]:
+    """Each row's window up to the token before its newest; drafts leave samplers untouched."""
+    windows: list[PenaltyWindow | None] = []
+    before: RowSampler | None = None
+    for row in rows:
+        if row.sampler is None or row.sampler.window is None:
+            windows.append(None)
+        elif row.sampler is before and windows[-1] is not None:
+            ahead = windows[-1].copy()
+            ahead.extend(row.ids, row.position - 1)
+            windows.append(ahead)
+        else:
+            row.sampler.advance(row.ids, row.position - 1)
+            windows.append(row.sampler.window)
+        before = row.sampler
+    return windows
+
+
+def _dry_penalties(rows: Sequence[DrawRow]) -> list[Adjustment | None]:
+    """What DRY adds to each row; drafts leave samplers untouched."""
+    penalties: list[Adjustment | None] = []
+    before: RowSampler | None = None
+    history: DryHistory | None = None
+    for row in rows:
+        if row.sampler is None or row.sampler.dry is None:
+            penalties.append(None)
+            history = None
+        else:
+            ahead = row.sampler is before and history is not None
+            history = history.copy() if ahead and history is not None else row.sampler.dry
+            history.extend(row.ids, row.position)
+            penalties.append(history.penalties())
+        before = row.sampler
+    return penalties
+
+
+def _flat_chain(
+    stages: Stages,
+    logits: mx.array,
+    keys: mx.array,
+    steps: tuple[mx.array | None, ...],
+    knobs: tuple[mx.array, ...],
+) -> tuple[mx.array, ...]:
+    drawn = run_chain(stages, logits, keys, StepKnobs(*steps), Knobs(*knobs))
+    if drawn.kept_logprob is None:
+        return (drawn.tokens,)
+    return drawn.tokens, drawn.kept_logprob
