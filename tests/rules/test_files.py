@@ -40,6 +40,8 @@ OF_ONE_MACHINE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 
+NUMBERED_SECTION = re.compile(r"\b(?:behaviours|architecture|style)(?:\.md)?,? (?:section )?\d")
+
 BINARY_SUFFIXES = {".gguf", ".safetensors", ".png", ".npz"}
 
 
@@ -120,6 +122,16 @@ def test_nothing_of_one_machine_is_in_the_repository():
         for path in tracked_files()
         if path.suffix not in BINARY_SUFFIXES and path != Path(__file__).relative_to(ROOT)
         for match in OF_ONE_MACHINE.finditer((ROOT / path).read_text("utf-8", errors="replace"))
+    ]
+    assert found == []
+
+
+def test_no_text_refers_to_a_page_that_readers_do_not_have():
+    found = [
+        f"{path}: {match.group()}"
+        for path in tracked_files()
+        if path.suffix in {".py", ".md", ".toml", ".c"}
+        for match in NUMBERED_SECTION.finditer((ROOT / path).read_text("utf-8"))
     ]
     assert found == []
 
