@@ -1,0 +1,74 @@
+"""mlx-lm's own generation, the judge of ours: parity, tests and benchmarks call nothing else.
+
+Facts checked on mlx-lm 0.32.2: ``generate_step`` forwards the prompt but its last token in chunks
+and the last token as the first decode step; ``BatchGenerator`` runs many rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from engine.models.mlxlm import import_generation
+
+
+def reference_tokens(
+    model: Any,
+    prompt_ids: Sequence[int],
+    *,
+    max_tokens: int,
+    eos_ids: frozenset[int] = frozenset(),
+    chunk_tokens: int = 2048,
+) -> list[int]:
+    """What mlx-lm writes greedily, up to an end token (left out) or ``max_tokens``."""
+    generation = import_generation()
+    written: list[int] = []
+    steps = generation.generate_step(
+        mx.array(list(prompt_ids)), model, max_tokens=max_tokens, prefill_step_size=chunk_tokens
+    )
+    for token, _ in steps:
+        if token in eos_ids:
+            break
+        written.append(token)
+    return written
+
+
+def reference_logits(
+    model: Any, prompt_ids: Sequence[int], steps: int, *, chunk_tokens: int = 2048
+) -> tuple[list[int], list[mx.array]]:
+    """mlx-lm's forwards with its own caches: chunks, the last prompt token alone, then greedy steps.
+
+    Returns:
+        The tokens, and float[V] logits for each, evaluated.
+    """
+    from mlx_lm.models.cache import make_prompt_cache
+
+    cache = make_prompt_cache(model)
+    body, token = list(prompt_ids[:-1]), prompt_ids[-1]
+    for start in range(0, len(body), chunk_tokens):
+        model(mx.array([body[start : start + chunk_tokens]]), cache=cache)
+        mx.eval([entry.state for entry in cache])
+    tokens, logits = [], []
+    for _ in range(steps):
+        row = model(mx.array([[token]]), cache=cache)[0, -1]
+        token = int(mx.argmax(row).item())
+        tokens.append(token)
+        logits.append(row)
+    return tokens, logits
+
+
+def reference_batch(
+    model: Any, prompts: Sequence[Sequence[int]], *, max_tokens: int
+) -> list[list[int]]:
+    """What mlx-lm's continuous batching writes greedily for all prompts at once."""
+    generator = import_generation().BatchGenerator(model, max_tokens=max_tokens)
+    uids = generator.insert([list(prompt) for prompt in prompts])
+    written: dict[int, list[int]] = {uid: [] for uid in uids}
+    waiting = set(uids)
+    while waiting:
+        _, responses = generator.next()
+        for response in responses:
+            written[response.uid].append(response.token)
+            if response.finish_reason is not None:
+                waiting.discard(response.uid)
+    return [written[uid] for uid in uids]
