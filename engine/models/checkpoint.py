@@ -1,4 +1,4 @@
-"""Reads a model folder: its JSON files, and its safetensors shards as lazy arrays.
+"""Reads a model folder's JSON files and the headers of its safetensors shards, without MLX.
 
 Headers are checked against the files' real sizes before MLX sees them, so that a truncated or
 corrupt shard is an error that names the tensor and never a wild read.
@@ -9,8 +9,6 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import mlx.core as mx
 
 from engine.errors import ModelFileError, UnsupportedModel
 
@@ -25,6 +23,15 @@ _ITEM_BYTES = {
     "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "F64": 8, "C64": 8,
 }  # fmt: skip
+
+_CONTEXT_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "max_seq_len",
+    "seq_length",
+    "n_ctx",
+)
 
 # transformers writes non-finite numbers as {"__float__": "Infinity"} to keep config.json valid.
 _TAGGED_FLOATS = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
@@ -66,6 +73,26 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
+def model_name(folder: Path) -> str:
+    """Return what to call the model in `folder`: `owner/name` in Hugging Face's cache."""
+    if folder.parent.name == "snapshots":
+        repository = folder.parent.parent.name
+        if repository.startswith("models--"):
+            return repository.removeprefix("models--").replace("--", "/")
+    return folder.resolve().name
+
+
+def context_tokens(config: Mapping[str, Any]) -> int | None:
+    """Return the model's own context, or None where its config says nothing."""
+    for part in (config, config.get("text_config")):
+        if isinstance(part, Mapping):
+            for key in _CONTEXT_KEYS:
+                value = part.get(key)
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
+    return None
+
+
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the folder's weight shards, in order.
 
@@ -93,27 +120,6 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 def weight_bytes(files: tuple[Path, ...]) -> int:
     """Return the size of the shards on disk, in bytes."""
     return sum(file.stat().st_size for file in files)
-
-
-def read_weights(folder: Path) -> dict[str, mx.array]:
-    """Return every tensor of the folder, lazily: nothing but headers is read.
-
-    Raises:
-        ModelFileError: A shard is missing, truncated or corrupt.
-    """
-    weights: dict[str, mx.array] = {}
-    for file in weight_files(folder):
-        header = read_header(file)
-        try:
-            loaded = mx.load(str(file), format="safetensors")
-        except (RuntimeError, ValueError) as error:
-            raise ModelFileError(file, str(error)) from error
-        assert isinstance(loaded, dict)
-        for name in header:
-            if name in weights:
-                raise ModelFileError(file, f"tensor {name!r} is also in another shard")
-        weights.update(loaded)
-    return weights
 
 
 def read_header(file: Path) -> dict[str, Any]:

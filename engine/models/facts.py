@@ -7,16 +7,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from engine.models.checkpoint import context_tokens
+
 # For the few folders that say nothing of it; every family we know was trained with this at least.
 _FALLBACK_CONTEXT_TOKENS = 2048
-_CONTEXT_KEYS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_sequence_length",
-    "max_seq_len",
-    "seq_length",
-    "n_ctx",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +72,6 @@ def read_geometry(model: Any) -> Geometry:
         layers=len(model.layers),
         kv_bytes_per_token=sum(_bytes_per_token(part) for part in _parts(caches)),
     )
-
-
-def model_name(folder: Path) -> str:
-    """Return what to call the model in `folder`: `owner/name` in Hugging Face's cache."""
-    if folder.parent.name == "snapshots":
-        repository = folder.parent.parent.name
-        if repository.startswith("models--"):
-            return repository.removeprefix("models--").replace("--", "/")
-    return folder.resolve().name
-
-
-def context_tokens(config: Mapping[str, Any]) -> int | None:
-    """Return the model's own context, or None where its config says nothing."""
-    for part in (config, config.get("text_config")):
-        if isinstance(part, Mapping):
-            for key in _CONTEXT_KEYS:
-                value = part.get(key)
-                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                    return value
-    return None
 
 
 def context_or_fallback(config: Mapping[str, Any], args: Any) -> int:

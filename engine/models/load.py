@@ -13,14 +13,13 @@ from typing import Any
 import mlx.core as mx
 
 from engine.errors import ModelFileError, UnsupportedModel
-from engine.models.checkpoint import CONFIG, read_config, read_json, read_weights
+from engine.models.checkpoint import CONFIG, model_name, read_config, read_json
 from engine.models.facts import GenerationDefaults as GenerationDefaults
 from engine.models.facts import (
     Geometry,
     context_or_fallback,
     eos_ids,
     generation_defaults,
-    model_name,
     quantization_label,
     read_geometry,
 )
@@ -37,6 +36,7 @@ from engine.models.weights import (
     flat_parameters,
     keep_packed,
     main_dtype,
+    read_weights,
     unpack,
     verify,
 )

@@ -85,6 +85,15 @@ def model_classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
     return family.Model, family.ModelArgs
 
 
+def knows_family(config: Mapping[str, Any]) -> bool:
+    """Whether mlx-lm has a module for this `config.json`; imports neither it nor MLX."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not _MODULE_NAME.fullmatch(model_type):
+        return False
+    module = _module_for(model_type, _architectures(config))
+    return any((Path(place) / "models" / f"{module}.py").is_file() for place in _package_places())
+
+
 @contextmanager
 def kept_file_limit() -> Iterator[None]:
     """Keep any import inside from changing this process's open-file limit.
@@ -144,10 +153,19 @@ def _renamings() -> tuple[dict[str, str], dict[tuple[str, str], str]]:
 
 
 def _utils_source() -> str:
-    spec = importlib.util.find_spec("mlx_lm.utils")
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return ""
-    return Path(spec.origin).read_text(encoding="utf-8")
+    for place in _package_places():
+        file = Path(place) / "utils.py"
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+    return ""
+
+
+def _package_places() -> list[str]:
+    """Return the package's folders, without importing it."""
+    if PACKAGE in sys.modules:
+        return list(sys.modules[PACKAGE].__path__)
+    spec = importlib.util.find_spec(PACKAGE)
+    return [] if spec is None else list(spec.submodule_search_locations or ())
 
 
 def _literal(source: str, name: str) -> Any:

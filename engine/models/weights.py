@@ -1,4 +1,4 @@
-"""Checks weights against the model, unpacks them where that was chosen, and brings them in.
+"""Reads weights, checks them against the model, unpacks them where chosen, and brings them in.
 
 Dense weights are unpacked and evaluated one tensor at a time, the largest first, so that the peak
 stays within a few percent of the final size. The model's modules stay the dense ones then, so
@@ -15,6 +15,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from engine.errors import ModelFileError
+from engine.models.checkpoint import read_header, weight_files
 from engine.models.form import dtype_name
 
 # The modes whose scales are bytes allow one (bits, group size) each (mlx 0.32).
@@ -35,6 +36,27 @@ class Packing:
         """As a person reads it: ``"4-bit group 32"``."""
         mode = "" if self.mode == "affine" else f" {self.mode}"
         return f"{self.bits}-bit{mode} group {self.group_size}"
+
+
+def read_weights(folder: Path) -> dict[str, mx.array]:
+    """Return every tensor of the folder, lazily: nothing but headers is read.
+
+    Raises:
+        ModelFileError: A shard is missing, truncated or corrupt.
+    """
+    weights: dict[str, mx.array] = {}
+    for file in weight_files(folder):
+        header = read_header(file)
+        try:
+            loaded = mx.load(str(file), format="safetensors")
+        except (RuntimeError, ValueError) as error:
+            raise ModelFileError(file, str(error)) from error
+        assert isinstance(loaded, dict)
+        for name in header:
+            if name in weights:
+                raise ModelFileError(file, f"tensor {name!r} is also in another shard")
+        weights.update(loaded)
+    return weights
 
 
 def find_packings(

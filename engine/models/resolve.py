@@ -1,0 +1,198 @@
+"""Decides which folder a model argument means.
+
+An argument is a path, a `.gguf` file, an alias, a hub id, the bare name of a local model, or
+nothing. What is on disk always answers before a hub is asked.
+"""
+
+import difflib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import ModelFileError, ModelNotFound
+from engine.models.catalog import (
+    STARTER,
+    LocalModel,
+    ModelKind,
+    current_snapshot,
+    gguf_quantization,
+    hub_folder,
+    local_models,
+    snapshot_models,
+)
+from engine.models.catalog import ModelPlaces as ModelPlaces
+from engine.models.checkpoint import CONFIG, model_name
+from engine.models.hub_name import HubName, parse_hub_name
+from engine.models.progress import ProgressReport, no_report
+from engine.models.starter import STARTER_NAME, ensure_starter
+
+_PULL = "to fetch it, type: mlxcel models pull {}"
+_LIST = "mlxcel models list shows what is on this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """What a model argument means."""
+
+    folder: Path
+    """An mlx-lm folder, ready to load."""
+    name: str
+    kind: ModelKind
+    notes: tuple[str, ...] = ()
+    """What was decided on the way, one sentence each."""
+
+
+def resolve(
+    name: str | None,
+    places: ModelPlaces,
+    *,
+    offline: bool = False,
+    allow_pull: bool = False,
+    progress: ProgressReport = no_report,
+) -> ResolvedModel:
+    """Return the folder that `name` means; a GGUF file is converted first, once.
+
+    Raises:
+        ModelNotFound: Nothing goes by that name; says what to type next.
+        ModelFileError: A GGUF file is broken, or the cache cannot be written.
+        UnsupportedModel: A GGUF file is of a kind not read here.
+        PullFailed: A download was allowed and did not finish.
+    """
+    if name is None:
+        name = places.default or STARTER
+    name = places.aliases.get(name, name)
+    if "\0" in name or not name.strip():
+        raise ModelNotFound(name, f"{_LIST}")
+    found = _by_path(name, places, progress)
+    if found is not None:
+        return found
+    if name.lower() in (STARTER, STARTER_NAME.lower()):
+        folder = ensure_starter(places.home, progress=progress)
+        return ResolvedModel(folder, STARTER, ModelKind.STARTER)
+    hub_name = parse_hub_name(name)
+    if hub_name is None:
+        return _use(_by_bare_name(name, places), places, progress)
+    local = find_hub_model(hub_name, places)
+    if local is None and allow_pull and not offline:
+        from engine.models.pull import pull
+
+        pull(hub_name, places.hub_cache, progress=progress)
+        local = find_hub_model(hub_name, places)
+    if local is None:
+        raise _not_on_disk(hub_name, places, offline=offline)
+    return _use(local, places, progress)
+
+
+def find_hub_model(hub_name: HubName, places: ModelPlaces) -> LocalModel | None:
+    """Return the local copy of a hub model, sound or broken, or None.
+
+    Raises:
+        ModelNotFound: The repository is here with several GGUF files and the name fits none or
+            more than one of them.
+    """
+    snapshot = current_snapshot(hub_folder(places.hub_cache, hub_name.owner, hub_name.name))
+    if snapshot is None:
+        return None
+    found = list(snapshot_models(snapshot, hub_name.repository))
+    if hub_name.file is not None:
+        wanted = hub_name.file.lower()
+        found = [model for model in found if _is_named(model, wanted)]
+    if len(found) > 1:
+        names = ", ".join(model.name for model in found)
+        raise ModelNotFound(str(hub_name), f"it holds several GGUF files: {names}")
+    return found[0] if found else None
+
+
+def _is_named(model: LocalModel, wanted: str) -> bool:
+    if model.kind is not ModelKind.GGUF:
+        return False
+    file = model.path.name
+    return wanted in (file.lower(), (gguf_quantization(file) or "").lower())
+
+
+def _by_path(name: str, places: ModelPlaces, progress: ProgressReport) -> ResolvedModel | None:
+    """Return the model at the path `name`; None when it is no path to a model."""
+    path = Path(name).expanduser()
+    spelt_as_path = name.startswith((".", "~")) or path.is_absolute()
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError:  # such a name cannot be a path here
+        return None
+    if is_file and path.suffix.lower() == ".gguf":
+        return _from_gguf(path, path.stem, places, progress)
+    if is_folder and (path / CONFIG).is_file():
+        return ResolvedModel(path, model_name(path), ModelKind.FOLDER)
+    if is_folder and (spelt_as_path or name.endswith("/")):
+        ggufs = sorted(path.glob("*.gguf"))
+        if len(ggufs) == 1:
+            return _from_gguf(ggufs[0], ggufs[0].stem, places, progress)
+        named = f"; name one of its files: {', '.join(file.name for file in ggufs)}"
+        raise ModelFileError(path, f"no {CONFIG} in this folder{named if ggufs else ''}")
+    if is_file:
+        raise ModelFileError(path, "not a model: a folder with config.json or a .gguf file is one")
+    if spelt_as_path or path.suffix.lower() == ".gguf":
+        raise ModelNotFound(name, "there is no such file or folder")
+    return None
+
+
+def _use(model: LocalModel, places: ModelPlaces, progress: ProgressReport) -> ResolvedModel:
+    if model.path.suffix.lower() == ".gguf" and model.path.is_file():
+        return _from_gguf(model.path, model.name, places, progress)
+    return ResolvedModel(model.path, model.name, model.kind)
+
+
+def _from_gguf(
+    file: Path, name: str, places: ModelPlaces, progress: ProgressReport
+) -> ResolvedModel:
+    """Convert the file into the cache, unless its current content is there."""
+    from engine.models.gguf.convert import convert_gguf
+
+    # Of the path as it was given: in the hub's cache it is a link to a blob without a name.
+    key = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:8]
+    target = places.models / f"{file.stem}-{key}"
+    notes = convert_gguf(file, target, progress=progress)
+    return ResolvedModel(target, name, ModelKind.GGUF, notes)
+
+
+def _by_bare_name(name: str, places: ModelPlaces) -> LocalModel:
+    """Return the one local model whose name, or name without owner, is `name`.
+
+    Raises:
+        ModelNotFound: There is none, or more than one.
+    """
+    models = local_models(places)
+    wanted = name.lower()
+    found = [model for model in models if wanted in _spellings(model)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(sorted(model.name for model in found))
+        raise ModelNotFound(name, f"it fits several; type one of: {names}")
+    known = {spelling: model.name for model in models for spelling in _spellings(model)}
+    known |= {alias.lower(): alias for alias in places.aliases}
+    close = difflib.get_close_matches(wanted, known, n=3, cutoff=0.6)
+    if close:
+        names = " or ".join(dict.fromkeys(known[spelling] for spelling in close))
+        raise ModelNotFound(name, f"did you mean {names}? {_LIST}")
+    if parse_hub_name(f"mlx-community/{name}") is None:
+        raise ModelNotFound(name, _LIST)
+    raise ModelNotFound(name, _PULL.format(f"mlx-community/{name}") + f"; {_LIST}")
+
+
+def _spellings(model: LocalModel) -> set[str]:
+    full = model.name.lower()
+    base = full.rpartition("/")[2]
+    return {full, base, base.removesuffix(".gguf"), base.partition(":")[0]}
+
+
+def _not_on_disk(hub_name: HubName, places: ModelPlaces, *, offline: bool) -> ModelNotFound:
+    known = [model.name for model in local_models(places)]
+    close = difflib.get_close_matches(str(hub_name), known, n=1, cutoff=0.8)
+    guess = f"did you mean {close[0]}, which is here? Else, " if close else ""
+    if offline:
+        return ModelNotFound(
+            str(hub_name),
+            f"{guess}it is not on this machine and HF_HUB_OFFLINE forbids fetching it; "
+            f"without that variable, type: mlxcel models pull {hub_name}",
+        )
+    return ModelNotFound(str(hub_name), guess + _PULL.format(hub_name))
