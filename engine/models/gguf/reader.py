@@ -65,8 +65,13 @@ class GGUFFile:
 
     def read_rows(self, tensor: TensorInfo) -> NDArray[np.uint8]:
         """uint8[rows, row_bytes]: the bytes of ``tensor``."""
-        self._file.seek(tensor.start)
-        data = self._file.read(tensor.byte_count)
+        try:
+            self._file.seek(tensor.start)
+            data = self._file.read(tensor.byte_count)
+        except OSError as error:
+            raise ModelFileError(
+                self.path, f"tensor {tensor.name!r} cannot be read: {error.strerror}"
+            ) from error
         if len(data) != tensor.byte_count:
             raise ModelFileError(self.path, f"the file ends inside tensor {tensor.name!r}")
         return np.frombuffer(data, np.uint8).reshape(-1, tensor.row_bytes)
