@@ -6,7 +6,7 @@ own text do. Ids outside the vocabulary (models pad theirs) stand for no text.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ class Tokenizer:
     Attributes:
         vocab_size: entries of the vocabulary, added tokens included; the model's logits may
             be wider.
+        bos_text, eos_text: what templates print for them; "" where the model has none.
         bos_id: the token that begins a text, if the model has one.
         eos_ids: the tokenizer's own end token; a model's config may name more.
         special_ids: tokens that are marks, not text.
+        special_texts: their names, in the order of their ids.
         adds_bos: whether a text is to begin with ``bos_id``.
     """
 
@@ -55,6 +57,8 @@ class Tokenizer:
             added[token].content for token in sorted(self.special_ids)
         )
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.bos_text: str = named["bos_token"] or ""
+        self.eos_text: str = named["eos_token"] or ""
         self.bos_id = self._id_of(named["bos_token"])
         eos_id = self._id_of(named["eos_token"])
         self.eos_ids: frozenset[int] = frozenset() if eos_id is None else frozenset({eos_id})
@@ -126,16 +130,26 @@ class Tokenizer:
         """The bytes of one token inside a text, its name for a special one; b"" outside."""
         return self._piece(token) or b""
 
-    def decoder(self, *, skip_special: bool = True) -> StreamDecoder:
+    def decoder(
+        self, *, skip_special: bool = True, keep_texts: Collection[str] = ()
+    ) -> StreamDecoder:
         """A fresh decoder for one answer.
 
         Args:
             skip_special: whether special tokens are left out; otherwise their names are text.
+            keep_texts: names of special tokens that are text all the same, such as the marks
+                of reasoning.
         """
         if self._rules is None:
-            return WindowDecoder(self._backend_decoder(skip_special=skip_special))
+            keeps_all = not skip_special or not self.special_ids.isdisjoint(
+                map(self._id_of, keep_texts)
+            )
+            return WindowDecoder(self._backend_decoder(skip_special=not keeps_all))
+        hidden = self.special_ids.difference(map(self._id_of, keep_texts))
         return ByteDecoder(
-            self._text_piece if skip_special else self._piece,
+            (lambda token: None if token in hidden else self._piece(token))
+            if skip_special
+            else self._piece,
             leading_spaces=self._rules.leading_spaces,
             bare_start=self._rules.bare_start,
         )
@@ -156,9 +170,6 @@ class Tokenizer:
 
     def _id_of(self, text: str | None) -> int | None:
         return None if text is None else self._backend.token_to_id(text)
-
-    def _text_piece(self, token: int) -> bytes | None:
-        return None if token in self.special_ids else self._piece(token)
 
     def _piece(self, token: int) -> bytes | None:
         try:

@@ -1,0 +1,226 @@
+"""Turns chat messages into a prompt, by the model's own chat template."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from engine.errors import InvalidParams, TemplateError
+from engine.text.look_alikes import LookAlikes, free_letters
+from engine.text.messages import (
+    CheckedMessage,
+    Message,
+    check_messages,
+    merge_system,
+    parse_arguments,
+)
+from engine.text.rendered import RenderedPrompt
+from engine.text.sandbox import CompiledTemplate
+from engine.text.template_files import find_templates
+from engine.text.thinking import ThinkingMarks, marks_of
+from engine.text.tokenizer import Tokenizer
+
+NO_EXTRA: Mapping[str, object] = MappingProxyType({})
+
+PLAIN_CUES = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
+"""How turns are headed for a model without a chat template."""
+
+
+class ChatTemplate:
+    """A model's chat template. Safe to share between threads.
+
+    Attributes:
+        source: its Jinja text.
+        name: what errors call it.
+        thinking_marks: the marks of the model's reasoning; empty when it does not reason.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos: str = "",
+        eos: str = "",
+        special_texts: Collection[str] = (),
+        tool_use: str | None = None,
+        name: str = "the chat template",
+    ) -> None:
+        """Compile a template.
+
+        Args:
+            source: its Jinja text.
+            bos: the text of the token that begins a prompt.
+            eos: the text of the token that ends a turn.
+            special_texts: names that must not become tokens when a user writes them.
+            tool_use: another template, for requests with tools.
+            name: what errors call it.
+
+        Raises:
+            TemplateError: naming the line.
+        """
+        self.source = source
+        self.name = name
+        self.thinking_marks: tuple[ThinkingMarks, ...] = marks_of(source)
+        self._names = {"bos_token": bos, "eos_token": eos}
+        self._look_alikes = LookAlikes({*special_texts, bos, eos} - {""})
+        self._plain = CompiledTemplate(source, name=name, now=_now)
+        self._tool_use = None
+        if tool_use is not None:
+            self._tool_use = CompiledTemplate(tool_use, name=f"{name} (tool_use)", now=_now)
+
+    @classmethod
+    def from_folder(cls, folder: Path, tokenizer: Tokenizer) -> "ChatTemplate | None":
+        """A model folder's template; None when it has none (a base model).
+
+        Raises:
+            ModelFileError: a file is broken.
+            TemplateError: the template is.
+        """
+        found = find_templates(folder)
+        if found is None:
+            return None
+        path, sources = found
+        default = sources.get("default", next(iter(sources.values())))
+        return cls(
+            default,
+            bos=tokenizer.bos_text,
+            eos=tokenizer.eos_text,
+            special_texts=tokenizer.special_texts,
+            tool_use=sources.get("tool_use"),
+            name=f"{path.parent.name}/{path.name}",
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final: bool = False,
+        extra: Mapping[str, object] = NO_EXTRA,
+    ) -> RenderedPrompt:
+        """The prompt for these messages.
+
+        A template without a system role gets the system text at the head of the next user turn.
+
+        Args:
+            messages: the turns so far, in any form that ``check_messages`` takes.
+            add_generation_prompt: whether to end where the assistant's turn begins.
+            continue_final: whether to end inside the last message instead, which is the
+                assistant's: the answer goes on from it.
+            extra: more variables for the template: ``tools``, ``enable_thinking``, …
+
+        Raises:
+            InvalidParams: a message has no proper shape; names the field.
+            TemplateError: the template refused them; names the template and its line.
+        """
+        checked = check_messages(messages)
+        if continue_final and checked[-1]["role"] != "assistant":
+            raise InvalidParams("messages", "the last one must be the assistant's to be continued")
+        cut, end = free_letters(2, [checked, dict(extra), self.source])
+        turns: list[CheckedMessage] = self._look_alikes.cut(checked, cut)
+        if continue_final:
+            turns[-1]["content"] += end
+        variables = {
+            "tools": None,
+            "documents": None,
+            **self._names,
+            **self._look_alikes.cut(dict(extra), cut),
+            "add_generation_prompt": add_generation_prompt and not continue_final,
+        }
+        text = self._render_first_accepted(turns, variables)
+        if continue_final:
+            text, found, _ = text.rpartition(end)
+            if not found:
+                raise TemplateError(f"{self.name} does not print the message to be continued")
+        text, literals = self._look_alikes.restore(text, cut)
+        start = _prefill_start(text, checked[-1]["content"]) if continue_final else None
+        return RenderedPrompt(text, literals, prefill_start=start)
+
+    def opens_thinking(self, prompt: RenderedPrompt) -> bool:
+        """Whether the answer to this prompt begins inside the model's reasoning."""
+        text = prompt.text.rstrip()
+        if prompt.prefill_start is None:
+            return any(text.endswith(marks.open) for marks in self.thinking_marks)
+        before = prompt.text[: prompt.prefill_start].rstrip()
+        prefill = prompt.text[prompt.prefill_start :]
+        opened = any(before.endswith(marks.open) for marks in self.thinking_marks)
+        for marks in self.thinking_marks:
+            begun, ended = prefill.rfind(marks.open), prefill.rfind(marks.close)
+            if begun != ended:
+                return begun > ended
+        return opened
+
+    def _render_first_accepted(
+        self, turns: list[CheckedMessage], variables: Mapping[str, Any]
+    ) -> str:
+        """The first form of the messages that the template takes, else its first refusal."""
+        compiled = self._plain
+        if self._tool_use is not None and variables["tools"]:
+            compiled = self._tool_use
+        refusal: TemplateError | None = None
+        incomplete: str | None = None
+        for form in _forms(turns):
+            try:
+                text = compiled.render({**variables, "messages": form})
+            except TemplateError as error:
+                refusal = refusal or error
+                continue
+            if _shows_system(text, form):
+                return text
+            incomplete = incomplete or text
+        if incomplete is not None:
+            return incomplete
+        raise refusal or TemplateError(f"{self.name} printed nothing")
+
+
+def plain_prompt(messages: Sequence[Message], *, continue_final: bool = False) -> RenderedPrompt:
+    """A prompt for a model without a chat template: headed blocks and a bare cue at the end.
+
+    Args:
+        messages: the turns so far, in any form that ``check_messages`` takes.
+        continue_final: whether to end inside the last message, the assistant's.
+
+    Raises:
+        InvalidParams: a message has no proper shape; names the field.
+    """
+    checked = check_messages(messages)
+    if continue_final and checked[-1]["role"] != "assistant":
+        raise InvalidParams("messages", "the last one must be the assistant's to be continued")
+    blocks = [
+        f"{PLAIN_CUES.get(message['role'], message['role'].title())}: {message['content']}"
+        for message in checked
+    ]
+    start = None
+    if not continue_final:
+        blocks.append(f"{PLAIN_CUES['assistant']}:")
+    text = "\n\n".join(blocks)
+    if continue_final:
+        start = len(text) - len(checked[-1]["content"])
+    return RenderedPrompt(text, ((0, len(text)),), prefill_start=start, from_template=False)
+
+
+def _forms(turns: list[CheckedMessage]) -> Iterator[list[CheckedMessage]]:
+    """The messages as most templates want them, then as some others do."""
+    yield parse_arguments(turns)
+    if any("tool_calls" in turn for turn in turns):
+        yield turns
+    if any(turn["role"] == "system" for turn in turns):
+        yield parse_arguments(merge_system(turns))
+
+
+def _shows_system(text: str, turns: Sequence[CheckedMessage]) -> bool:
+    """Whether no system text was dropped without a word."""
+    return all(turn["content"].strip() in text for turn in turns if turn["role"] == "system")
+
+
+def _prefill_start(text: str, content: str) -> int:
+    """Where the last message begins in a prompt that ends inside it."""
+    for form in (content, content.lstrip()):
+        if text.endswith(form):
+            return len(text) - len(form)
+    return len(text)
+
+
+def _now() -> datetime:
+    return datetime.now().astimezone()

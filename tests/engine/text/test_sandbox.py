@@ -1,0 +1,104 @@
+"""Running a model's template safely."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from engine.errors import TemplateError
+from engine.text import sandbox
+from engine.text.sandbox import CompiledTemplate
+
+
+def compiled(source):
+    return CompiledTemplate(
+        source, name="m/template", now=lambda: datetime(2024, 7, 26, tzinfo=UTC)
+    )
+
+
+def render(source, **variables):
+    return compiled(source).render(variables)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
+        ('{{ {"b": "é<&>", "a": 1} | tojson }}', '{"b": "é<&>", "a": 1}'),
+        ("{{ [1] | tojson(indent=2) }}", "[\n  1\n]"),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% set n = namespace(x=1) %}{% set n.x = n.x + 1 %}{{ n.x }}", "2"),
+        ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
+        ("{% generation %}x{{ y }}{% endgeneration %}", "x3"),
+        ("{{ none_such }}{{ 'a' ~ 1 }}{{ 7 % 4 }}{{ '%s!' % 'x' }}", "a13x!"),
+    ],
+)
+def test_templates_find_what_they_use(source, expected):
+    assert render(source, y=3) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        pytest.param("a\n{{ raise_exception('no tools') }}", "line 2: no tools", id="refusal"),
+        pytest.param("\n\n{{ 1 / 0 }}", "line 3: division by zero", id="arithmetic"),
+        pytest.param("{{ 'a' + 1 }}", "line 1: can only concatenate", id="types"),
+        pytest.param("{{ x.y.z }}", "line 1: 'x' is undefined", id="undefined"),
+        pytest.param("{{ object() | tojson }}", "line 1", id="no such function"),
+        pytest.param("{{ ''.__class__.__mro__ }}", "unsafe", id="python's insides"),
+        pytest.param("{{ y.append(3) }}", "unsafe|not safely", id="changing what it was given"),
+        pytest.param(
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "without end", id="recursion"
+        ),
+    ],
+)
+def test_a_failure_names_template_line_and_reason(source, problem):
+    with pytest.raises(TemplateError, match=problem) as failed:
+        render(source, y=[1])
+    assert str(failed.value).startswith("m/template")
+
+
+def test_a_syntax_error_names_its_line():
+    with pytest.raises(TemplateError, match="m/template, line 2: "):
+        compiled("a\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param("{{ 'a' * 1000000000000 }}", id="a long text"),
+        pytest.param("{{ [1] * 1000000000000 }}", id="a long list"),
+        pytest.param("{{ 9 ** 999999999 }}", id="a large number"),
+        pytest.param("{{ '%999999999999d' % 1 }}", id="a wide field"),
+        pytest.param(
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            id="nested loops",
+        ),
+        pytest.param("{% for i in range(100000000000) %}{% endfor %}", id="a long loop"),
+        pytest.param(
+            "{% set n = namespace(s='aaaa') %}"
+            "{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+            id="doubling",
+        ),
+    ],
+)
+def test_a_hostile_template_is_stopped(source):
+    with pytest.raises(TemplateError, match="m/template, line 1: "):
+        render(source)
+
+
+def test_output_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_PROMPT_LETTERS", 100)
+    with pytest.raises(TemplateError, match="the prompt passes 100 letters"):
+        render("{% for i in range(1000) %}aaa{% endfor %}")
+
+
+def test_a_template_that_prints_too_long_is_stopped(monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_SECONDS", -1.0)
+    with pytest.raises(TemplateError, match="ran for more than"):
+        render("a{{ 1 }}")
+
+
+def test_each_rendering_has_its_own_budget(monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_RANGE_TURNS", 15)
+    template = compiled("{% for i in range(9) %}{{ i }}{% endfor %}")
+    assert template.render({}) == template.render({}) == "012345678"
