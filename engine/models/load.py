@@ -117,7 +117,7 @@ def load(
             f"but the model's output is only {geometry.vocab_size} wide",
         )
     generation = read_json(folder / "generation_config.json") or {}
-    template = ChatTemplate.from_folder(folder)
+    template = ChatTemplate.from_folder(folder, tokenizer)
     return LoadedModel(
         model=built.model,
         facts=_facts(folder, config, built, geometry, options.name, template),

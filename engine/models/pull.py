@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HTTPError,
     LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -151,6 +152,10 @@ def _failures(name: HubName, hub_cache: Path) -> Iterator[None]:
     again = f"what arrived is kept; mlxcel models pull {name} goes on from there"
     try:
         yield
+    except OfflineModeIsEnabled as error:
+        raise PullFailed(
+            f"HF_HUB_OFFLINE forbids fetching {name}: unset it and try again"
+        ) from error
     except GatedRepoError as error:
         raise PullFailed(
             f"{name.repository} is gated: accept its terms at https://huggingface.co/"

@@ -54,12 +54,12 @@ def write_tiny(
     *,
     seed: int = 0,
     dtype: mx.Dtype = mx.float32,
-    quantize: dict[str, int] | None = None,
+    quantize: dict[str, Any] | None = None,
     **config: Any,
 ) -> Path:
     """Write a random model of `family` into `folder` and return the folder.
 
-    `config` overrides keys of config.json; `quantize` is {"bits": …, "group_size": …}.
+    `config` overrides keys of config.json; `quantize` goes to `nn.quantize`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     settings = {**_SHARED, **FAMILIES[family], **config}
