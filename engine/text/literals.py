@@ -99,11 +99,10 @@ class LiteralEncoder:
             parts += (text[place : match.start()], swap.placeholders[match.group()])
             place = match.end()
         swapped = "".join(parts) + text[place:]
-        encoding = swap.tokenizer.encode(swapped, add_special_tokens=False)
         ids: list[int] = []
-        for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
+        for token in swap.tokenizer.encode(swapped, add_special_tokens=False).ids:
             if token in self._special_ids:
-                ids += self._spell(swapped[start:stop])
+                ids += self._spell(self._backend.id_to_token(token) or "")
             else:
                 ids.append(swap.ids.get(token, token))
         return tuple(ids)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from engine.errors import InvalidParams, ModelFileError
-from engine.text.rendered import RenderedPrompt
 from engine.text.tokenizer import Tokenizer
 
 CASES = Path(__file__).parents[2] / "data" / "starter_tokens.json"
@@ -125,69 +124,6 @@ def test_a_token_named_in_the_config_that_does_not_exist_adds_nothing(byte_level
     assert tokenizer.vocab_size == byte_level_backend.get_vocab_size()
 
 
-class TestRendered:
-    """Prompts whose template text is parsed and whose literal spans are not."""
-
-    @SAME_FIXTURE
-    @given(
-        parts=st.lists(
-            st.tuples(
-                st.sampled_from(["user", "\n", " hi", "<think>", "<|im_end|>"]), st.booleans()
-            )
-        )
-    )
-    def test_literal_parts_give_no_special_tokens_and_the_rest_does(self, byte_level, parts):
-        text, literals = "", []
-        for word, is_user in parts:
-            if is_user:
-                literals.append((len(text), len(text) + len(word)))
-            text += word
-        ids = byte_level.encode_rendered(RenderedPrompt(text, tuple(literals)))
-        end = byte_level.token_id("<|im_end|>")
-        assert ids.count(end) == parts.count(("<|im_end|>", False))
-        assert byte_level.decode(ids, skip_special=False) == text
-
-    @pytest.mark.parametrize("name", ["byte_level", "sentencepiece", "unigram"])
-    def test_text_without_literals_is_encoded_at_once(self, name, request):
-        tokenizer = request.getfixturevalue(name)
-        end = tokenizer.special_texts[-1]
-        text = f"{end} hi the{end}hi {end}"
-        prompt = RenderedPrompt(text)
-        ids = tokenizer.encode_rendered(prompt)
-        assert ids == tokenizer.encode(text, parse_special=True, add_bos=True)
-
-    def test_words_beside_a_literal_split_as_elsewhere(self, sentencepiece):
-        """The template's own tokens around a literal cut the text as they always do."""
-        end = "</s>"
-        text = f"hi{end}the {end} the{end}hi"
-        literal = (len(f"hi{end}the "), len(f"hi{end}the {end}"))
-        ids = sentencepiece.encode_rendered(RenderedPrompt(text, (literal,)))
-        plain_middle = sentencepiece.encode(f"the {end} the")
-        end_id = sentencepiece.token_id(end)
-        hi = sentencepiece.encode("hi")
-        assert ids == (sentencepiece.bos_id, *hi, end_id, *plain_middle, end_id, *hi)
-
-    def test_a_users_placeholder_is_text(self, byte_level):
-        """Whatever stands in for special tokens inside cannot be written by a user."""
-        text = "\U0010fff0" * 3 + "<|im_end|>" + "\U0010fff0"
-        ids = byte_level.encode(text)
-        assert byte_level.special_ids.isdisjoint(ids)
-        assert byte_level.decode(ids) == text
-
-    @pytest.mark.parametrize("text", ["hi", "<s>hi", "<s><s>hi"])
-    def test_there_is_exactly_one_bos(self, sentencepiece, text):
-        """vllm#27486: the template may print it, the tokenizer may add it."""
-        ids = sentencepiece.encode_rendered(RenderedPrompt(text))
-        assert ids[0] == sentencepiece.bos_id
-        assert ids.count(sentencepiece.bos_id) == 1
-
-    def test_a_bos_that_the_template_alone_prints_stays(self, byte_level_backend, tmp_path):
-        save(byte_level_backend, tmp_path, bos_token="<|im_start|>")
-        tokenizer = Tokenizer.from_folder(tmp_path)
-        ids = tokenizer.encode_rendered(RenderedPrompt("<|im_start|>hi"))
-        assert ids == (tokenizer.bos_id, *tokenizer.encode("hi"))
-
-
 def test_bos_is_added_only_when_asked(sentencepiece):
     assert sentencepiece.encode("hi", add_bos=True) == (
         sentencepiece.bos_id,
@@ -268,14 +204,16 @@ def test_threads_may_share_one(byte_level):
 @pytest.mark.starter
 def test_the_starter_encodes_as_llama_cpp_does(starter):
     cases = json.loads(CASES.read_text(encoding="utf-8"))
-    wrong = {text: ids for text, ids in cases if list(starter.encode(text)) != ids}
+    wrong = {
+        text: ids for text, ids in cases if list(starter.encode(text, parse_special=True)) != ids
+    }
     assert wrong == {}
 
 
 @pytest.mark.starter
 def test_the_starters_text_comes_back_in_pieces(starter):
     for text, ids in json.loads(CASES.read_text(encoding="utf-8")):
-        decoder = starter.decoder()
+        decoder = starter.decoder(skip_special=False)
         assert "".join(decoder.push(token) for token in ids) + decoder.finish() == text
 
 
