@@ -66,7 +66,7 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
         for rule in _RULES:
             value = getattr(self, rule.name)
-            if not math.isfinite(value) or not rule.low <= value <= rule.high:
+            if not rule.low <= value <= rule.high:
                 raise InvalidParams(rule.name, f"must be {rule.text}, got {value}")
         if not 0 < self.typical_p <= 1:
             raise InvalidParams("typical_p", f"must be above 0 and at most 1, got {self.typical_p}")
@@ -76,6 +76,8 @@ class SamplingParams:
             )
         if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
             raise InvalidParams("seed", f"must be from 0 to 2^53 - 1, got {self.seed}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise InvalidParams("logprobs", f"must be 0 or more, got {self.logprobs}")
         for token, bias in self.logit_bias.items():
             if token < 0:
                 raise InvalidParams("logit_bias", f"token id {token} is negative")
@@ -115,28 +117,32 @@ class _Range:
     text: str
 
 
+# What the arrays of a draw hold; the comparison also refuses what is not a number.
+_INT_LIMIT = 2**31 - 1
+_FLOAT_LIMIT = 3e38
+
 _RULES = (
-    _Range("temperature", 0, math.inf, "0 or more"),
-    _Range("top_k", 0, math.inf, "0 (off) or more"),
+    _Range("temperature", 0, _FLOAT_LIMIT, "0 or more"),
+    _Range("top_k", 0, _INT_LIMIT, "0 (off) or more"),
     _Range("top_p", 0, 1, "from 0 to 1"),
     _Range("min_p", 0, 1, "from 0 to 1"),
-    _Range("top_n_sigma", -1, math.inf, "-1 (off) or more"),
-    _Range("min_keep", 0, math.inf, "0 or more"),
-    _Range("repetition_context_size", -1, math.inf, "-1 (whole context), 0 (off) or more"),
-    _Range("frequency_penalty", -math.inf, math.inf, "a finite number"),
-    _Range("presence_penalty", -math.inf, math.inf, "a finite number"),
-    _Range("repetition_penalty", 0, math.inf, "above 0"),
-    _Range("dry_multiplier", 0, math.inf, "0 (off) or more"),
-    _Range("dry_base", 1, math.inf, "1 or more"),
-    _Range("dry_allowed_length", 0, math.inf, "0 or more"),
-    _Range("dry_penalty_last_n", -1, math.inf, "-1 (whole context), 0 (off) or more"),
+    _Range("top_n_sigma", -1, _FLOAT_LIMIT, "-1 (off) or more"),
+    _Range("min_keep", 0, _INT_LIMIT, "0 or more"),
+    _Range("repetition_context_size", -1, _INT_LIMIT, "-1 (whole context), 0 (off) or more"),
+    _Range("frequency_penalty", -_FLOAT_LIMIT, _FLOAT_LIMIT, "a finite number"),
+    _Range("presence_penalty", -_FLOAT_LIMIT, _FLOAT_LIMIT, "a finite number"),
+    _Range("repetition_penalty", 0, _FLOAT_LIMIT, "above 0"),
+    _Range("dry_multiplier", 0, _FLOAT_LIMIT, "0 (off) or more"),
+    _Range("dry_base", 1, _FLOAT_LIMIT, "1 or more"),
+    _Range("dry_allowed_length", 0, _INT_LIMIT, "0 or more"),
+    _Range("dry_penalty_last_n", -1, _INT_LIMIT, "-1 (whole context), 0 (off) or more"),
     _Range("xtc_probability", 0, 1, "from 0 to 1"),
     _Range("xtc_threshold", 0, 1, "from 0 to 1"),
     _Range("mirostat", 0, 2, "0 (off), 1 or 2"),
-    _Range("mirostat_tau", 0, math.inf, "0 or more"),
-    _Range("mirostat_eta", 0, math.inf, "0 or more"),
-    _Range("dynatemp_range", 0, math.inf, "0 (off) or more"),
-    _Range("dynatemp_exponent", 0, math.inf, "0 or more"),
+    _Range("mirostat_tau", 0, _FLOAT_LIMIT, "0 or more"),
+    _Range("mirostat_eta", 0, _FLOAT_LIMIT, "0 or more"),
+    _Range("dynatemp_range", 0, _FLOAT_LIMIT, "0 (off) or more"),
+    _Range("dynatemp_exponent", 0, _FLOAT_LIMIT, "0 or more"),
 )
 
 

@@ -1,0 +1,146 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.prefill import (
+    PREFILL_CHUNK_TOKENS,
+    SMALLEST_CHUNK_TOKENS,
+    PrefillPacer,
+    PrefillPiece,
+    plan_prefill,
+)
+
+
+def cuts(**plan: int | None) -> list[tuple[int, int]]:
+    return [(piece.start, piece.stop) for piece in plan_prefill(**plan)]
+
+
+@given(
+    prompt=st.integers(1, 300),
+    cached=st.integers(0, 400),
+    chunk=st.integers(0, 80),
+    boundary=st.none() | st.integers(-5, 320),
+)
+def test_pieces_cover_what_is_not_cached_exactly_once(prompt, cached, chunk, boundary):
+    pieces = list(
+        plan_prefill(
+            prompt_tokens=prompt, cached_tokens=cached, chunk_tokens=chunk, boundary=boundary
+        )
+    )
+    covered = [at for piece in pieces for at in range(piece.start, piece.stop)]
+    assert covered == list(range(min(cached, prompt - 1), prompt))
+    assert all(piece.tokens == piece.stop - piece.start > 0 for piece in pieces)
+    assert [piece.is_last for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert pieces[-1].tokens == 1
+    if chunk:
+        assert max(piece.tokens for piece in pieces) <= chunk
+    if boundary is not None and min(cached, prompt - 1) < boundary < prompt:
+        assert boundary in {piece.start for piece in pieces} | {prompt}
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        pytest.param({"prompt_tokens": 1}, [(0, 1)], id="a prompt of one token is one piece"),
+        pytest.param(
+            {"prompt_tokens": 10, "chunk_tokens": 4},
+            [(0, 4), (4, 8), (8, 9), (9, 10)],
+            id="the last token is a forward of its own",
+        ),
+        pytest.param(
+            {"prompt_tokens": 9, "chunk_tokens": 4},
+            [(0, 4), (4, 8), (8, 9)],
+            id="no empty piece before the last token",
+        ),
+        pytest.param(
+            {"prompt_tokens": 10, "chunk_tokens": 0}, [(0, 9), (9, 10)], id="chunk 0 is one piece"
+        ),
+        pytest.param(
+            {"prompt_tokens": 10, "cached_tokens": 10},
+            [(9, 10)],
+            id="a prompt that is cached whole leaves one token",
+        ),
+        pytest.param(
+            {"prompt_tokens": 10, "cached_tokens": 25}, [(9, 10)], id="more cached than asked"
+        ),
+        pytest.param(
+            {"prompt_tokens": 12, "cached_tokens": 6, "chunk_tokens": 8},
+            [(6, 11), (11, 12)],
+            id="a suffix that fits in one piece after the cached part",
+        ),
+        pytest.param(
+            {"prompt_tokens": 20, "chunk_tokens": 8, "boundary": 10},
+            [(0, 8), (8, 10), (10, 18), (18, 19), (19, 20)],
+            id="counting starts again at the boundary",
+        ),
+        pytest.param(
+            {"prompt_tokens": 20, "cached_tokens": 10, "chunk_tokens": 16, "boundary": 10},
+            [(10, 19), (19, 20)],
+            id="a boundary that is cached is nothing to stop at",
+        ),
+        pytest.param(
+            {"prompt_tokens": 6, "chunk_tokens": 16, "boundary": 5},
+            [(0, 5), (5, 6)],
+            id="a boundary before the last token is where the pieces end anyway",
+        ),
+    ],
+)
+def test_how_a_prompt_is_cut(plan: dict[str, int], expected: list[tuple[int, int]]):
+    assert cuts(**plan) == expected
+
+
+def test_a_piece_knows_its_size():
+    assert PrefillPiece(3, 8, is_last=False).tokens == 5
+
+
+def test_a_fixed_size_is_never_changed():
+    pacer = PrefillPacer(64)
+    pacer.observe(64, 100.0)
+    assert pacer.chunk_tokens == 64
+
+
+def test_a_fixed_size_of_zero_is_one_piece_a_prompt():
+    pacer = PrefillPacer(0)
+    pacer.observe(5000, 0.001)
+    assert pacer.chunk_tokens == 0
+
+
+def test_a_fast_machine_gets_the_largest_size():
+    pacer = PrefillPacer()
+    pacer.observe(256, 0.001)
+    assert pacer.chunk_tokens == PREFILL_CHUNK_TOKENS
+
+
+def test_a_slow_machine_gets_the_size_that_half_a_second_affords():
+    pacer = PrefillPacer()
+    pacer.observe(256, 4.0)  # 64 tokens a second
+    assert pacer.chunk_tokens == 32
+
+
+def test_no_machine_is_so_slow_that_pieces_vanish():
+    pacer = PrefillPacer()
+    pacer.observe(256, 1e6)
+    assert pacer.chunk_tokens == SMALLEST_CHUNK_TOKENS
+
+
+@pytest.mark.parametrize("rate", [300, 512, 1000])
+def test_a_speed_within_a_factor_of_two_changes_nothing(rate: int):
+    pacer = PrefillPacer(first_tokens=256)
+    pacer.observe(256, 256 / rate)
+    assert pacer.chunk_tokens == 256
+
+
+@pytest.mark.parametrize(("tokens", "elapsed"), [(100, 50.0), (256, 0.0), (256, -1.0)])
+def test_short_pieces_and_stopped_clocks_teach_nothing(tokens: int, elapsed: float):
+    pacer = PrefillPacer(first_tokens=256)
+    pacer.observe(tokens, elapsed)
+    assert pacer.chunk_tokens == 256
+
+
+@given(st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e4)), max_size=8))
+def test_sizes_are_powers_of_two_between_the_bounds(pieces):
+    pacer = PrefillPacer()
+    for tokens, elapsed in pieces:
+        pacer.observe(tokens, elapsed)
+        assert pacer.chunk_tokens.bit_count() == 1
+        assert SMALLEST_CHUNK_TOKENS <= pacer.chunk_tokens <= PREFILL_CHUNK_TOKENS
