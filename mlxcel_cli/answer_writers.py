@@ -6,7 +6,7 @@ from typing import Protocol
 from mlxcel_cli.answers import Done, ModelReport, Piece
 from mlxcel_cli.exit_codes import error_type
 from mlxcel_cli.failures import failure_text
-from mlxcel_cli.output import Output
+from mlxcel_cli.output import Output, ReaderGone
 
 
 class AnswerWriter(Protocol):
@@ -84,7 +84,7 @@ class JsonWriter:
 
     def failed(self, error: Exception) -> bool:
         """Write the ``error`` object."""
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, ReaderGone):
             return False
         fault = {"type": error_type(error), "message": failure_text(error)}
         self._output.json_line({"type": "error", "error": fault})

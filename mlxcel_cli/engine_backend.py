@@ -4,9 +4,10 @@ Whatever imports MLX is imported inside the functions: the BLAS has to be chosen
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from engine.errors import EngineClosed
 from engine.models.progress import Progress
@@ -24,8 +25,9 @@ from mlxcel_cli.prompt_input import PromptInput
 
 if TYPE_CHECKING:
     from engine.models.load import LoadedModel
-    from engine.session import Answer, Session
+    from engine.session import Answer, Session, SessionEvent
     from engine.text.rendered import RenderedPrompt
+    from engine.text.thinking import TextPart, ThinkingFilter
     from engine.text.tokenizer import Tokenizer
 
 
@@ -64,9 +66,25 @@ class EngineBackend:
         """
         if self._loaded is None or self._session is None:
             raise EngineClosed("no model is loaded")
+        from engine.session import Answer, PrefillProgress
+
         prompt = _render(self._loaded, request.prompt)
         params = _sequence_params(self._loaded.tokenizer, prompt, request)
-        yield from _answer(self._session, params, request, prompt)
+        thinking = _thinking_filter(self._loaded, prompt, raw=request.prompt.raw is not None)
+        shown = _Shown()
+        if request.prompt.prefill:
+            yield from shown.keep((Piece(request.prompt.prefill),))
+        events = self._session.generate(params, stops=request.stops)
+        # A generator in truth: closing it frees the row on this thread, now.
+        with closing(cast("Generator[SessionEvent, None, None]", events)):
+            for event in events:
+                if isinstance(event, PrefillProgress):
+                    yield PromptRead(event.done_tokens, event.prompt_tokens)
+                elif isinstance(event, Answer):
+                    yield from shown.keep(_pieces(thinking.flush()))
+                    yield shown.done(event)
+                else:
+                    yield from shown.keep(_pieces(thinking.push(event.text)))
 
     def unload(self) -> None:
         """Free the model; idempotent."""
@@ -90,13 +108,22 @@ def _render(loaded: "LoadedModel", prompt: PromptInput) -> "RenderedPrompt":
     messages = list(prompt.messages or ())
     if prompt.prefill:
         messages.append({"role": "assistant", "content": prompt.prefill})
+    continued = bool(prompt.prefill)
     if loaded.template is None:
-        return plain_prompt(messages)
-    return loaded.template.render(
-        messages,
-        add_generation_prompt=not prompt.prefill,
-        continue_final=bool(prompt.prefill),
-    )
+        return plain_prompt(messages, continue_final=continued)
+    return loaded.template.render(messages, continue_final=continued)
+
+
+def _thinking_filter(
+    loaded: "LoadedModel", prompt: "RenderedPrompt", *, raw: bool
+) -> "ThinkingFilter":
+    from engine.text.thinking import ThinkingFilter
+
+    template = loaded.template
+    # A raw prompt has no channels: its text is shown as the model writes it.
+    if raw or template is None:
+        return ThinkingFilter(())
+    return ThinkingFilter(template.thinking_marks, inside=template.opens_thinking(prompt))
 
 
 def _sequence_params(
@@ -116,67 +143,36 @@ def _sequence_params(
     )
 
 
-def _answer(
-    session: "Session", params: SequenceParams, request: AnswerRequest, prompt: "RenderedPrompt"
-) -> Iterator[AnswerEvent]:
-    from engine.session import Answer, PrefillProgress
+def _pieces(parts: "Iterable[TextPart]") -> Iterator[Piece]:
+    from engine.text.thinking import TextKind
 
-    shown = _Shown(request, prompt)
-    for event in session.generate(params, stops=request.stops):
-        if isinstance(event, PrefillProgress):
-            yield PromptRead(event.done_tokens, event.prompt_tokens)
-        elif isinstance(event, Answer):
-            yield from shown.flush()
-            yield shown.done(event)
-        else:
-            yield from shown.push(event.text)
+    for part in parts:
+        yield Piece(part.text, is_reasoning=part.kind is TextKind.REASONING)
 
 
 class _Shown:
-    """Parts the text that comes into answer and reasoning, and keeps the answer."""
+    """Keeps what was shown of one answer, for the event that ends it."""
 
-    def __init__(self, request: AnswerRequest, prompt: "RenderedPrompt") -> None:
-        from engine.text.thinking import ThinkingFilter
-
-        # A raw prompt has no channels: its text is shown as the model writes it.
-        raw = request.prompt.raw is not None
-        self._filter = None if raw else ThinkingFilter.for_prompt(prompt)
-        self._prefill = request.prompt.prefill
+    def __init__(self) -> None:
         self._text: list[str] = []
         self._reasoned = False
 
-    def push(self, text: str) -> Iterator[Piece]:
-        if self._prefill:
-            yield self._keep(self._prefill)
-            self._prefill = ""
-        if self._filter is None:
-            yield self._keep(text)
-            return
-        for part in self._filter.push(text):
-            yield self._part(part.text, is_reasoning=part.is_reasoning)
-
-    def flush(self) -> Iterator[Piece]:
-        yield from self.push("")
-        if self._filter is not None:
-            for part in self._filter.flush():
-                yield self._part(part.text, is_reasoning=part.is_reasoning)
+    def keep(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The pieces, noted as they pass."""
+        for piece in pieces:
+            if piece.is_reasoning:
+                self._reasoned = True
+            else:
+                self._text.append(piece.text)
+            yield piece
 
     def done(self, answer: "Answer") -> Done:
+        """The event that ends the answer."""
         return Done(
             text="".join(self._text),
-            finish=None if answer.finish is None else answer.finish.value,
+            finish=answer.finish.value,
             seed=answer.seed,
             usage=answer.usage,
             timings=answer.timings,
             reasoned=self._reasoned,
         )
-
-    def _part(self, text: str, *, is_reasoning: bool) -> Piece:
-        if is_reasoning:
-            self._reasoned = True
-            return Piece(text, is_reasoning=True)
-        return self._keep(text)
-
-    def _keep(self, text: str) -> Piece:
-        self._text.append(text)
-        return Piece(text)

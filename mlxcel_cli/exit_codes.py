@@ -18,6 +18,7 @@ from engine.errors import (
     TemplateError,
     UnsupportedModel,
 )
+from mlxcel_cli.output import ReaderGone
 
 
 class ExitCode(IntEnum):
@@ -72,6 +73,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (EngineClosed, ExitCode.GENERATION),
     (RowError, ExitCode.GENERATION),
     (EngineError, ExitCode.FAILED),
+    (ReaderGone, ExitCode.BROKEN_PIPE),
     (BrokenPipeError, ExitCode.BROKEN_PIPE),
     (OSError, ExitCode.STORAGE),
     (BaseException, ExitCode.FAILED),

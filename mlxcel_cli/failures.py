@@ -7,6 +7,7 @@ import typer
 
 from engine.errors import EngineError, InvalidParams
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
+from mlxcel_cli.output import ReaderGone
 from mlxcel_cli.sampling_options import SamplingOptions
 
 PROGRAM = "mlxcel"
@@ -14,7 +15,7 @@ PROGRAM = "mlxcel"
 
 def failure_text(error: BaseException) -> str:
     """One line for an error that is no usage error; empty for a reader that went away."""
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, ReaderGone | BrokenPipeError):
         return ""
     if isinstance(error, InvalidParams):
         return f"{_as_option(error.field)}: {error.problem}"

@@ -29,7 +29,7 @@ def load_model(
     found = resolve(request.name, places, offline=request.offline, allow_pull=True, progress=report)
     loaded = load(
         found.folder,
-        LoadOptions(dtype=request.dtype, form=_form(request.quantized), name=found.name),
+        LoadOptions(dtype=request.dtype, form=_form(request), name=found.name),
         progress=lambda part: report(Progress("loading", int(part * LOAD_STEPS), LOAD_STEPS)),
     )
     machine = request.settings.machine
@@ -49,7 +49,7 @@ def model_places(settings: Settings) -> ModelPlaces:
     )
 
 
-def _form(quantized: bool | None) -> WeightForm:
-    if quantized is None:
+def _form(request: ModelRequest) -> WeightForm:
+    if request.quantized is None:
         return WeightForm.AUTO
-    return WeightForm.QUANTIZED if quantized else WeightForm.DENSE
+    return WeightForm.QUANTIZED if request.quantized else WeightForm.DENSE

@@ -16,6 +16,13 @@ from typing import TextIO
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
+class ReaderGone(Exception):
+    """Nobody reads stdout any more.
+
+    Not a BrokenPipeError: Typer ends the process by its own rule when it meets one.
+    """
+
+
 class Output:
     """Writes to stdout and stderr and keeps the two apart on one screen."""
 
@@ -35,7 +42,8 @@ class Output:
         """Write to stdout at once.
 
         Raises:
-            OSError: the reader went away (BrokenPipeError), the disk is full.
+            ReaderGone: the other end of the pipe is closed.
+            OSError: the disk is full.
         """
         if not text:
             return
@@ -43,8 +51,12 @@ class Output:
         shown = f"{DIM}{text}{PLAIN}" if dim and self._dims else text
         if self._stdout is None:
             raise OSError(errno.EBADF, "stdout is closed")
-        self._stdout.write(shown)
-        self._stdout.flush()
+        try:
+            self._stdout.write(shown)
+            self._stdout.flush()
+        except BrokenPipeError:
+            abandon_stdout()
+            raise ReaderGone from None
         self._at_line_start = text.endswith("\n")
 
     def end_line(self) -> None:

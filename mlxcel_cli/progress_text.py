@@ -9,7 +9,9 @@ def progress_text(progress: Progress) -> str:
     """``downloading the starter: 45 % of 89.1 MiB``; without a total, what is done."""
     if progress.total:
         percent = min(100, 100 * progress.done // progress.total)
-        return f"{progress.stage}: {percent} % of {bytes_text(progress.total)}"
+        # A total this small counts steps, not bytes.
+        size = f" of {bytes_text(progress.total)}" if progress.total >= 2**10 else ""
+        return f"{progress.stage}: {percent} %{size}"
     if progress.done:
         return f"{progress.stage}: {bytes_text(progress.done)}"
     return progress.stage

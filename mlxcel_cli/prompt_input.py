@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine.errors import InvalidParams
+from engine.text.messages import check_messages
 from mlxcel_cli.options import PromptOptions
 
 STDIN = "-"
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def parse_messages(text: str) -> tuple[dict[str, object], ...]:
     """An OpenAI-shaped conversation from its JSON.
 
     Raises:
-        InvalidParams: not JSON, not an array of messages, or a message without role or content.
+        InvalidParams: not JSON, or a message is malformed; names its place.
     """
     try:
         value = json.loads(text)
@@ -115,31 +115,7 @@ def parse_messages(text: str) -> tuple[dict[str, object], ...]:
         raise InvalidParams("--messages", f"is not JSON: {error}") from None
     if isinstance(value, dict) and "messages" in value:
         value = value["messages"]
-    if not isinstance(value, list) or not value:
-        raise InvalidParams("--messages", "must be an array of messages with at least one")
-    return tuple(_parse_message(one, f"messages[{index}]") for index, one in enumerate(value))
-
-
-def _parse_message(value: object, place: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise InvalidParams("--messages", f"{place} must be an object, not {value!r}")
-    role, content = value.get("role"), value.get("content")
-    if role not in ROLES:
-        raise InvalidParams(
-            "--messages", f"{place}.role must be one of {', '.join(ROLES)}, not {role!r}"
-        )
-    # An assistant's call of a tool has no content.
-    silent = content is None and role == "assistant" and bool(value.get("tool_calls"))
-    if not silent and not isinstance(content, str) and not _are_text_parts(content):
-        raise InvalidParams("--messages", f"{place}.content must be a text or an array of texts")
-    return value
-
-
-def _are_text_parts(content: object) -> bool:
-    return isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-        for part in content
-    )
+    return tuple(check_messages(value))
 
 
 def _with_system(
@@ -147,7 +123,7 @@ def _with_system(
 ) -> tuple[dict[str, object], ...]:
     if system is None:
         return messages
-    if messages[0]["role"] in ("system", "developer"):
+    if messages[0]["role"] == "system":
         raise InvalidParams("--system", "the conversation of --messages has a system message")
     return ({"role": "system", "content": system}, *messages)
 
