@@ -76,12 +76,14 @@ def write_slot(address: int, target: int) -> None:
     """Point a slot at another function.
 
     Raises:
-        ElfError: the page cannot be made writable, or ``target`` is not code.
+        ElfError: the page cannot be made writable, or the old or the new pointer is not to code.
     """
     spans = mappings()
     page = next((m for m in spans if m.start <= address < m.end), None)
     if page is None or address % 8 or not _is_code(spans, target):
         raise ElfError("the slot or its new target is not where it should be")
+    if not _is_code(spans, read_slot(address)):
+        raise ElfError("the slot does not hold a function")
     start = address - address % mmap.PAGESIZE
     libc = ctypes.CDLL(None, use_errno=True)
     writable = "w" in page.permissions
@@ -134,7 +136,7 @@ class _Image:
 
     def slot(self, symbol: str) -> int:
         """A slot's address relative to where the file's first byte is mapped."""
-        first = min(s[3] - s[2] for s in self.loads)
+        first = next((s[3] for s in self.loads if s[2] == 0), 0)
         for index in self.symbol_indexes(symbol):
             for base, size in ((_DT_JMPREL, _DT_PLTRELSZ), (_DT_RELA, _DT_RELASZ)):
                 if base not in self.tags:
