@@ -211,19 +211,18 @@ class PromptLookup:
     def _draft(self, budget: int) -> tuple[int, ...]:
         """What the governor takes of the best proposal within the budget."""
         request = self._request
-        proposal = self._look_up(self._params.max_draft)
+        proposal = self._look_up(budget)
         if proposal is None:
             return ()
-        tokens = proposal.tokens[:budget]
         self._keep_probe(proposal)
         length = request.governor.draft_tokens(
             agreement=proposal.agreement,
-            proposed=len(tokens),
+            proposed=len(proposal.tokens),
             is_pipelined=self.pipelines_plain_rounds(),
         )
         request.last_agreement = proposal.agreement
         request.last_paused = length == 0
-        return tokens[:length]
+        return proposal.tokens[:length]
 
     def _rest(self) -> tuple[int, ...]:
         """Nothing is drafted; a paused governor's shadow probe may be taken."""

@@ -195,6 +195,13 @@ class TestShadowProbesOfAPausedGatedGovernor:
         assert drafter.ask(1, 7) == (2, 8)
         assert drafter.stats.shadow_confirmations == 1
 
+    def test_the_first_wrong_token_drops_a_probe_before_its_second_is_written(self):
+        drafter = self.paused((1, 2, 3, 4, 5, 2, 6, 7, 8, 1, 2))
+        drafter.observe((6,))
+        assert drafter.ask(6, 7) == ()  # drops 3 4, claims 7 8
+        drafter.observe((7, 8))
+        assert drafter.ask(8, 7) == (1, 2)
+
     def test_a_proposal_of_one_token_is_no_probe(self):
         drafter = self.paused((5, 5, 5))
         drafter.observe((5, 5))
@@ -242,6 +249,17 @@ class TestAuto:
         drafter.ask(77, 7)
         assert drafter.governor == learnt
         assert drafter.stats.shadow_confirmations == 0
+
+    def test_a_draft_that_pays_may_not_pay_for_leaving_a_pipeline(self):
+        costs = WidthCosts((1.15, 1.25))
+        asked = []
+        for empty_asks in (2, 3):
+            drafter = started((1, 2, 3, 9, 0), AutoGovernor.fresh(1, costs))
+            for _ in range(empty_asks):
+                drafter.ask(0, 1)
+            drafter.observe((1, 2, 3))
+            asked.append(drafter.ask(3, 1))
+        assert asked == [(9,), ()]
 
     def test_where_no_width_pays_nothing_is_looked_up_and_rounds_are_pipelined(self):
         drafter = started((*range(30), *range(25)), AutoGovernor.fresh(7, LINEAR))

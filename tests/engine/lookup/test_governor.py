@@ -41,7 +41,7 @@ def test_graded_means_after_each_round():
 def test_graded_rests_double_up_to_32_while_nothing_is_accepted():
     rests = [4, 8, 16, 32, 32]
     drafted = [(7, 7, 6), (4, 3, 2), (2, 2, 2), (2, 2, 2), (2, 2, 2)]
-    expected = [b for d, rest in zip(drafted, rests, strict=True) for b in (*d, *[0] * rest)]
+    expected = [b for d, rest in zip(drafted, rests, strict=True) for b in (*d, *[0] * rest)] + [2]
     assert budgets(GradedGovernor.fresh(7), [0] * 15, len(expected)) == expected
 
 

@@ -98,6 +98,11 @@ def test_a_build_in_slices_says_when_it_is_done():
     assert index.is_current
 
 
+def test_the_least_slice_makes_progress():
+    index = NgramIndex(ngram_min=2, ngram_max=3, tokens=range(3))
+    assert [index.extend(0), index.extend(0)] == [False, True]
+
+
 def test_only_what_was_indexed_is_found():
     index = NgramIndex(ngram_min=2, ngram_max=3, tokens=(1, 2, 3, 9, 8, 7, 1, 2))
     assert index.match((8, 7)) is None
