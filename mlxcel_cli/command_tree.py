@@ -16,6 +16,7 @@ from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, PlainGroup
 COMMANDS = MappingProxyType(
     {
         "generate": "mlxcel_cli.commands.generate:generate",
+        "models": "mlxcel_cli.commands.models:models_app",
     }
 )
 """Name to ``module:attribute``. The attribute is the command's function, whose module may hold

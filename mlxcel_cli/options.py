@@ -27,7 +27,7 @@ LENGTH = "Length and stops"
 OUTPUT = "Output"
 
 
-def _complete_models(incomplete: str) -> list[str]:
+def complete_models(incomplete: str) -> list[str]:
     """Names of local models, for the shell's TAB."""
     from mlxcel_cli.local_models import local_model_names
 
@@ -92,7 +92,7 @@ class ModelOptions:
         str | None,
         typer.Option(
             "--model", "-m", metavar="MODEL", rich_help_panel=MODEL,
-            autocompletion=_complete_models,
+            autocompletion=complete_models,
             help="A folder, a .gguf file, a hub id (owner/name), an alias or the name of a local "
             "model. Default: the options file's, else the starter.",
         ),

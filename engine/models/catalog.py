@@ -4,6 +4,7 @@ Reads folder layouts and small JSON files only: no MLX, no transformers, no hub,
 TAB can ask it. A broken model is listed with what is wrong with it.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from engine.models.checkpoint import (
     CONFIG,
     context_tokens,
     read_config,
-    weight_bytes,
     weight_files,
 )
 from engine.models.mlxlm import knows_family
@@ -26,6 +26,8 @@ STARTER = "starter"
 """The name that always means the starter model."""
 
 _REPOSITORY = "models--"
+_KEY_DIGITS = 8
+_UNKNOWN_FAMILY = "the installed mlx-lm cannot run the model type"
 _GGUF_QUANT = re.compile(r"(?:^|[-._])((?:I?Q\d\w*|BF16|F16|F32))(?=[-.]|$)", re.IGNORECASE)
 _GGUF_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
 
@@ -74,10 +76,19 @@ class LocalModel:
     problem: str | None = None
     """What is wrong with it; None for a sound one."""
 
+    @property
+    def is_gguf_file(self) -> bool:
+        """Whether the path is a GGUF file, to be converted before it is loaded."""
+        return self.path.suffix.lower() == ".gguf" and self.path.is_file()
+
 
 def local_models(places: ModelPlaces) -> tuple[LocalModel, ...]:
     """Return every model on disk, by kind and name; broken ones too."""
-    found = [*_home_models(places), *_hub_models(places.hub_cache)]
+    hub = list(_hub_models(places.hub_cache))
+    # What a file in the hub's cache was converted to is that model again, not another one.
+    converted = {conversion_folder(model.path, places) for model in hub if model.is_gguf_file}
+    home = [model for model in _home_models(places) if model.path not in converted]
+    found = [*home, *hub]
     order = list(ModelKind)
     return tuple(sorted(found, key=lambda model: (order.index(model.kind), model.name.lower())))
 
@@ -87,8 +98,9 @@ def describe(folder: Path, name: str, kind: ModelKind) -> LocalModel:
     size_bytes = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     try:
         config = read_config(folder)
-        weight_bytes(weight_files(folder))
-        problem = None if knows_family(config) else f"unsupported: {config.get('model_type')!r}"
+        weight_files(folder)
+        known = knows_family(config)
+        problem = None if known else f"{_UNKNOWN_FAMILY} {config.get('model_type')!r}"
     except ModelFileError as error:
         return LocalModel(name, kind, folder, size_bytes, problem=error.problem)
     except (ModelError, OSError) as error:
@@ -122,6 +134,15 @@ def gguf_quantization(file_name: str) -> str | None:
     """Return the quantization a GGUF file's name tells, in upper case: ``"Q4_K_M"``."""
     found = _GGUF_QUANT.findall(file_name)
     return found[-1].upper() if found else None
+
+
+def conversion_folder(file: Path, places: ModelPlaces) -> Path:
+    """Return the folder in mlxcel's home that a GGUF file is converted to.
+
+    The key is of the path as it was given: in the hub's cache that is a link to a nameless blob.
+    """
+    key = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:_KEY_DIGITS]
+    return places.models / f"{file.stem}-{key}"
 
 
 def hub_folder(hub_cache: Path, owner: str, name: str) -> Path:
@@ -179,7 +200,7 @@ def _hub_models(hub_cache: Path) -> Iterator[LocalModel]:
             continue
         for model in snapshot_models(snapshot, f"{owner}/{name}"):
             # The cache also holds other tools' models of other kinds: those are no concern of ours.
-            if model.problem is None or not model.problem.startswith("unsupported"):
+            if model.problem is None or not model.problem.startswith(_UNKNOWN_FAMILY):
                 yield model
 
 

@@ -117,11 +117,6 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def weight_bytes(files: tuple[Path, ...]) -> int:
-    """Return the size of the shards on disk, in bytes."""
-    return sum(file.stat().st_size for file in files)
-
-
 def read_header(file: Path) -> dict[str, Any]:
     """Return a safetensors header (tensor name to dtype, shape, data_offsets), checked.
 

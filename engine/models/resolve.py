@@ -5,7 +5,6 @@ nothing. What is on disk always answers before a hub is asked.
 """
 
 import difflib
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,9 @@ from engine.models.catalog import (
     STARTER,
     LocalModel,
     ModelKind,
+    conversion_folder,
     current_snapshot,
+    describe,
     gguf_quantization,
     hub_folder,
     local_models,
@@ -24,7 +25,7 @@ from engine.models.catalog import ModelPlaces as ModelPlaces
 from engine.models.checkpoint import CONFIG, model_name
 from engine.models.hub_name import HubName, parse_hub_name
 from engine.models.progress import ProgressReport, no_report
-from engine.models.starter import STARTER_NAME, ensure_starter
+from engine.models.starter import STARTER_NAME, ensure_starter, starter_folder
 
 _PULL = "to fetch it, type: mlxcel models pull {}"
 _LIST = "mlxcel models list shows what is on this machine"
@@ -58,29 +59,52 @@ def resolve(
         UnsupportedModel: A GGUF file is of a kind not read here.
         PullFailed: A download was allowed and did not finish.
     """
-    if name is None:
-        name = places.default or STARTER
-    name = places.aliases.get(name, name)
-    if "\0" in name or not name.strip():
-        raise ModelNotFound(name, f"{_LIST}")
-    found = _by_path(name, places, progress)
-    if found is not None:
-        return found
-    if name.lower() in (STARTER, STARTER_NAME.lower()):
+    name = _settle(name, places)
+    local = _by_path(name)
+    if local is None and _means_starter(name):
         folder = ensure_starter(places.home, progress=progress)
         return ResolvedModel(folder, STARTER, ModelKind.STARTER)
     hub_name = parse_hub_name(name)
-    if hub_name is None:
-        return _use(_by_bare_name(name, places), places, progress)
-    local = find_hub_model(hub_name, places)
-    if local is None and allow_pull and not offline:
-        from engine.models.pull import pull
-
-        pull(hub_name, places.hub_cache, progress=progress)
+    if local is None and hub_name is not None and allow_pull and not offline:
         local = find_hub_model(hub_name, places)
+        if local is None:
+            from engine.models.pull import pull
+
+            pull(hub_name, places.hub_cache, progress=progress)
+    if local is None:
+        local = find_local(name, places, offline=offline)
+    if not local.is_gguf_file:
+        return ResolvedModel(local.path, local.name, local.kind)
+    from engine.models.gguf.convert import convert_gguf
+
+    folder = conversion_folder(local.path, places)
+    notes = convert_gguf(local.path, folder, progress=progress)
+    return ResolvedModel(folder, local.name, ModelKind.GGUF, notes)
+
+
+def find_local(name: str | None, places: ModelPlaces, *, offline: bool = False) -> LocalModel:
+    """Return what `name` means on this machine, sound or broken; fetches and converts nothing.
+
+    Raises:
+        ModelNotFound: Nothing here goes by that name; says what to type next.
+        ModelFileError: It is the path of something that is no model.
+    """
+    name = _settle(name, places)
+    local = _by_path(name)
+    if local is not None:
+        return local
+    if _means_starter(name):
+        folder = starter_folder(places.home)
+        if not folder.is_dir():
+            raise ModelNotFound(STARTER, _PULL.format(STARTER))
+        return describe(folder, STARTER, ModelKind.STARTER)
+    hub_name = parse_hub_name(name)
+    if hub_name is None:
+        return _by_bare_name(name, places)
+    local = find_hub_model(hub_name, places)
     if local is None:
         raise _not_on_disk(hub_name, places, offline=offline)
-    return _use(local, places, progress)
+    return local
 
 
 def find_hub_model(hub_name: HubName, places: ModelPlaces) -> LocalModel | None:
@@ -110,48 +134,57 @@ def _is_named(model: LocalModel, wanted: str) -> bool:
     return wanted in (file.lower(), (gguf_quantization(file) or "").lower())
 
 
-def _by_path(name: str, places: ModelPlaces, progress: ProgressReport) -> ResolvedModel | None:
+def _settle(name: str | None, places: ModelPlaces) -> str:
+    """Return the name that is meant, aliases replaced."""
+    if name is None:
+        name = places.default or STARTER
+    name = places.aliases.get(name, name)
+    if "\0" in name or not name.strip():
+        raise ModelNotFound(name, _LIST)
+    return name
+
+
+def _means_starter(name: str) -> bool:
+    return name.lower() in (STARTER, STARTER_NAME.lower())
+
+
+def _by_path(name: str) -> LocalModel | None:
     """Return the model at the path `name`; None when it is no path to a model."""
-    path = Path(name).expanduser()
-    spelt_as_path = name.startswith((".", "~")) or path.is_absolute()
     try:
+        path = Path(name).expanduser()
         is_file, is_folder = path.is_file(), path.is_dir()
-    except OSError:  # such a name cannot be a path here
+    except (OSError, RuntimeError):  # such a name cannot be a path here
         return None
-    if is_file and path.suffix.lower() == ".gguf":
-        return _from_gguf(path, path.stem, places, progress)
+    spelt_as_path = name.startswith((".", "~")) or name.endswith("/") or path.is_absolute()
     if is_folder and (path / CONFIG).is_file():
-        return ResolvedModel(path, model_name(path), ModelKind.FOLDER)
-    if is_folder and (spelt_as_path or name.endswith("/")):
-        ggufs = sorted(path.glob("*.gguf"))
-        if len(ggufs) == 1:
-            return _from_gguf(ggufs[0], ggufs[0].stem, places, progress)
-        named = f"; name one of its files: {', '.join(file.name for file in ggufs)}"
-        raise ModelFileError(path, f"no {CONFIG} in this folder{named if ggufs else ''}")
+        return describe(path, model_name(path), ModelKind.FOLDER)
+    if is_folder and spelt_as_path:
+        return _gguf_file(_only_gguf(path))
+    if is_file and path.suffix.lower() == ".gguf":
+        return _gguf_file(path)
     if is_file:
-        raise ModelFileError(path, "not a model: a folder with config.json or a .gguf file is one")
-    if spelt_as_path or path.suffix.lower() == ".gguf":
+        raise ModelFileError(path, f"is no model: a folder with {CONFIG} or a .gguf file is one")
+    if spelt_as_path or (path.suffix.lower() == ".gguf" and parse_hub_name(name) is None):
         raise ModelNotFound(name, "there is no such file or folder")
     return None
 
 
-def _use(model: LocalModel, places: ModelPlaces, progress: ProgressReport) -> ResolvedModel:
-    if model.path.suffix.lower() == ".gguf" and model.path.is_file():
-        return _from_gguf(model.path, model.name, places, progress)
-    return ResolvedModel(model.path, model.name, model.kind)
+def _only_gguf(folder: Path) -> Path:
+    ggufs = sorted(folder.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ggufs[0]
+    named = f"; name one of its files: {', '.join(file.name for file in ggufs)}"
+    raise ModelFileError(folder, f"no {CONFIG} in this folder{named if ggufs else ''}")
 
 
-def _from_gguf(
-    file: Path, name: str, places: ModelPlaces, progress: ProgressReport
-) -> ResolvedModel:
-    """Convert the file into the cache, unless its current content is there."""
-    from engine.models.gguf.convert import convert_gguf
-
-    # Of the path as it was given: in the hub's cache it is a link to a blob without a name.
-    key = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:8]
-    target = places.models / f"{file.stem}-{key}"
-    notes = convert_gguf(file, target, progress=progress)
-    return ResolvedModel(target, name, ModelKind.GGUF, notes)
+def _gguf_file(file: Path) -> LocalModel:
+    return LocalModel(
+        name=file.stem,
+        kind=ModelKind.GGUF,
+        path=file,
+        size_bytes=file.stat().st_size,
+        quantization=gguf_quantization(file.name),
+    )
 
 
 def _by_bare_name(name: str, places: ModelPlaces) -> LocalModel:
@@ -182,7 +215,10 @@ def _by_bare_name(name: str, places: ModelPlaces) -> LocalModel:
 def _spellings(model: LocalModel) -> set[str]:
     full = model.name.lower()
     base = full.rpartition("/")[2]
-    return {full, base, base.removesuffix(".gguf"), base.partition(":")[0]}
+    spellings = {full, base, base.removesuffix(".gguf"), base.partition(":")[0]}
+    if model.kind is ModelKind.GGUF and not model.is_gguf_file:  # converted: its name ends in a key
+        spellings.add(base.rpartition("-")[0])
+    return spellings
 
 
 def _not_on_disk(hub_name: HubName, places: ModelPlaces, *, offline: bool) -> ModelNotFound:
