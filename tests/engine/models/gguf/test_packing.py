@@ -1,3 +1,4 @@
+import tracemalloc
 from pathlib import Path
 
 import mlx.core as mx
@@ -94,3 +95,17 @@ def test_values_beyond_float16_are_an_error_that_names_the_tensor():
     tensor = packed("Q6_K", 1, 256)
     with pytest.raises(ModelFileError, match="'w' holds values"):
         data_of(tensor, Placement("w", "proj.weight", (1, 256)), rows)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q6_K"])
+def test_memory_holds_pieces_and_never_the_whole_decoded_tensor(monkeypatch, name):
+    monkeypatch.setattr("engine.models.gguf.packing.CHUNK_VALUES", 1 << 14)
+    tensor = packed(name, 2048, 512)
+    rows = np.zeros((2048, tensor.row_bytes), np.uint8)
+    place = Placement("w", "proj.weight", tensor.shape)
+    tracemalloc.start()
+    for _ in array_data(Path("m.gguf"), tensor, rows, place, ARCHITECTURE):
+        pass
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2048 * 512  # a quarter of it in float32
