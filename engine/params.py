@@ -104,6 +104,11 @@ class SamplingParams:
         return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
 
     @property
+    def is_extended(self) -> bool:
+        """Whether mirostat, dynamic temperature or min-keep is used."""
+        return self.mirostat != 0 or self.dynatemp_range > 0 or self.min_keep > 0
+
+    @property
     def has_feedback(self) -> bool:
         """Whether a draw changes the next one's parameters (mirostat)."""
         return self.mirostat != 0

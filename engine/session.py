@@ -10,8 +10,16 @@ from dataclasses import dataclass
 
 from engine.engine import Engine
 from engine.finish import FinishCause
+from engine.lookup.auto_governor import governor_for
+from engine.lookup.drafter import PromptLookup
+from engine.lookup.eligibility import require_eligible
+from engine.lookup.reference import ReferenceText
+from engine.lookup.rounds import Rounds
+from engine.lookup.stats import LookupStats
+from engine.lookup.warm_up import warm_up_verify_widths
+from engine.lookup.widths import WidthCosts
 from engine.outcome import SeqId, StepOutcome, Timings, Usage
-from engine.params import SequenceParams, seeded
+from engine.params import SequenceParams, SpeculationParams, seeded
 from engine.prefill import PrefillPacer, plan_prefill
 from engine.text.row_text import RowText
 from engine.ticket import Ticket
@@ -45,6 +53,8 @@ class Answer:
     timings: Timings
     stop_match: str | None = None
     """The stop string that ended it."""
+    lookup: LookupStats | None = None
+    """What prompt lookup did, when it was on."""
 
 
 SessionEvent = PrefillProgress | TextDelta | Answer
@@ -57,6 +67,7 @@ class Session:
         engine: where the row lives.
         pacer: how prompts are cut.
         pipelined: False submits a step only when the one before was read (for debugging).
+        width_costs: what verify rounds cost here, if it was measured before.
         clock: seconds, monotonic.
     """
 
@@ -66,26 +77,43 @@ class Session:
         *,
         pacer: PrefillPacer | None = None,
         pipelined: bool = True,
+        width_costs: WidthCosts | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine = engine
+        self.width_costs = width_costs
+        """What verify rounds cost here; measured by the first request that drafts."""
         self._pacer = PrefillPacer() if pacer is None else pacer
         self._pipelined = pipelined
         self._clock = clock
 
     def generate(
-        self, params: SequenceParams, *, stops: Sequence[str] = ()
+        self,
+        params: SequenceParams,
+        *,
+        stops: Sequence[str] = (),
+        references: Sequence[ReferenceText] = (),
     ) -> Iterator[SessionEvent]:
         """Events of one answer; the last is `Answer`. Closing the iterator frees the row.
 
+        Args:
+            params: the request; with ``speculation`` it drafts.
+            stops: stop strings.
+            references: texts that drafts may also be copied from.
+
         Raises:
+            InvalidParams: among others, ``prompt_lookup`` where the model or the sampler is not
+                eligible.
             EngineError: at any point; what was yielded before stays valid.
         """
         params = seeded(params)
         text = RowText(self._engine.tokenizer.decoder(), stops)
-        run = _Run(params, text, self._clock)
+        run = _Run(params, text, references, self._clock)
         seq = self._engine.open(params, text=text)
         try:
+            if params.speculation is not None:
+                max_draft = params.speculation.max_draft
+                require_eligible(self._engine.drafting.facts(seq, max_draft))
             if params.max_tokens == 0:
                 run.finish = FinishCause.LENGTH
             else:
@@ -105,6 +133,8 @@ class Session:
                 chunk_tokens=self._pacer.chunk_tokens,
             )
             piece = next(plan)
+            if piece.is_last:
+                self._warm_up(seq, run)
             before = self._clock()
             outcome = self._engine.prefill(seq, piece)
             done = outcome.done_tokens
@@ -114,23 +144,59 @@ class Session:
             else:
                 yield from run.take(outcome.first)
 
+    def _warm_up(self, seq: SeqId, run: "_Run") -> None:
+        """Measure widths once, before the first token, unless the budget never asks for them."""
+        speculation = run.params.speculation
+        if speculation is None or self.width_costs is not None:
+            return
+        if self._engine.draft_room(seq, speculation.max_draft) < speculation.max_draft:
+            return
+        before = self._clock()
+        self.width_costs = warm_up_verify_widths(
+            self._engine.drafting, seq, speculation.max_draft, self._clock
+        )
+        run.warm_up_s = self._clock() - before
+
     def _decode(self, seq: SeqId, run: "_Run") -> Iterator[SessionEvent]:
-        engine = self._engine
-        ticket: Ticket | None = None
-        while run.finish is None:
-            if ticket is None:
-                ticket = engine.submit([seq])
-            ahead = engine.submit([seq]) if self._pipelined and engine.wants_step(seq) else None
-            for outcome in engine.collect(ticket):
-                yield from run.take(outcome)
-            ticket = ahead
+        if run.finish is not None:
+            return
+        speculation = run.params.speculation
+        if speculation is not None:
+            run.drafter = self._drafter(seq, run, speculation)
+        rounds: Rounds[Ticket] = Rounds(
+            self._engine,
+            seq,
+            drafter=run.drafter,
+            max_draft=0 if speculation is None else speculation.max_draft,
+            pipelined=self._pipelined,
+        )
+        for outcome in rounds.run():
+            yield from run.take(outcome)
+
+    def _drafter(self, seq: SeqId, run: "_Run", speculation: SpeculationParams) -> PromptLookup:
+        governor = governor_for(
+            speculation, unmeasured=self._engine.unmeasured_policy, costs=self.width_costs
+        )
+        drafter = PromptLookup(speculation, governor, references=run.references)
+        drafter.start(run.params.prompt_ids, self._engine.last_token(seq))
+        return drafter
 
 
 class _Run:
     """What one answer has come to so far."""
 
-    def __init__(self, params: SequenceParams, text: RowText, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        params: SequenceParams,
+        text: RowText,
+        references: Sequence[ReferenceText],
+        clock: Callable[[], float],
+    ) -> None:
         self.params = params
+        self.references = references
+        self.drafter: PromptLookup | None = None
+        self.warm_up_s = 0.0
+        """Seconds of the prefill that went into measuring widths."""
         self.finish: FinishCause | None = None
         self._text = text
         self._clock = clock
@@ -161,6 +227,7 @@ class _Run:
         prompt_tokens = len(self.params.prompt_ids)
         first = self._started if self._first is None else self._first
         forwarded = 0 if self._first is None else prompt_tokens
+        lookup = None if self.drafter is None else self.drafter.stats
         return Answer(
             text="".join(self._pieces),
             finish=self.finish,
@@ -168,10 +235,14 @@ class _Run:
             usage=Usage(prompt_tokens, self._tokens),
             timings=Timings(
                 prompt_n=forwarded,
-                prompt_s=first - self._started,
+                prompt_s=first - self._started - self.warm_up_s,
                 predicted_n=self._tokens,
                 predicted_s=self._last - first,
                 ttft_s=first - self._started,
+                draft_n=0 if lookup is None else lookup.proposed,
+                draft_n_accepted=0 if lookup is None else lookup.accepted,
+                draft_rounds=0 if lookup is None else lookup.drafted_rounds,
             ),
+            lookup=lookup,
             stop_match=self._text.stop_match,
         )

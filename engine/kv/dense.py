@@ -96,6 +96,11 @@ class DenseLayer(PoolLayer):
         """A full-length row can be cut back to any length."""
         return None
 
+    @property
+    def cuts_inside(self) -> bool:
+        """Every position stands by itself."""
+        return True
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""
 

@@ -34,6 +34,10 @@ class PoolLayer(Protocol):
     def rewind_limit(self) -> int | None:
         """Tokens a row can be cut back by, counted from the longest it has been; None: any."""
 
+    @property
+    def cuts_inside(self) -> bool:
+        """Whether a row can be cut back to within a forward of several tokens."""
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``, within the limit.
 

@@ -101,6 +101,12 @@ class Pool:
             return None
         return max(0, min(limits) - (self._longest[slot] - self._lengths[slot]))
 
+    def draft_limit(self, slot: int) -> int | None:
+        """Tokens of one forward that can be cut off again; None: any number."""
+        if not all(layer.cuts_inside for layer in self._layers):
+            return 0
+        return self.rewind_limit(slot)
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``."""
         limit = self.rewind_limit(slot)

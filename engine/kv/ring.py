@@ -114,6 +114,11 @@ class RingLayer(PoolLayer):
             self.keys[slot] = mx.zeros_like(self.keys[slot])
             self.values[slot] = mx.zeros_like(self.values[slot])
 
+    @property
+    def cuts_inside(self) -> bool:
+        """Every position stands by itself."""
+        return True
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""
 

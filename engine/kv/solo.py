@@ -62,6 +62,10 @@ class Solo:
             return None
         return 0 if row.before is None else row.tokens - row.before.tokens
 
+    def draft_limit(self, slot: int) -> int | None:
+        """Tokens of one forward that can be cut off again; None: any number."""
+        return None if self._rows[slot].trims() else 0
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``."""
         row = self._rows[slot]

@@ -32,6 +32,9 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
     rewind_limit: int | None = REWIND_TOKENS
     """Tokens a row can be cut back by."""
 
+    cuts_inside = False
+    """A forward of several tokens leaves only the state after the last."""
+
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self._pool: _Arrays = [None] * size

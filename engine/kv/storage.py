@@ -59,6 +59,9 @@ class Storage(Protocol):
     def rewind_limit(self, slot: int) -> int | None:
         """Tokens the row can be cut back by now; None: any number it holds."""
 
+    def draft_limit(self, slot: int) -> int | None:
+        """Tokens of one forward that can be cut off again; None: any number."""
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``.
 

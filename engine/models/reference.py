@@ -36,7 +36,7 @@ def reference_tokens(
 def reference_logits(
     model: Any, prompt_ids: Sequence[int], steps: int, *, chunk_tokens: int = 2048
 ) -> tuple[list[int], list[mx.array]]:
-    """mlx-lm's forwards with its own caches: chunks, the last prompt token alone, then greedy steps.
+    """mlx-lm's forwards on its own caches: chunks, the last prompt token alone, greedy steps.
 
     Returns:
         The tokens, and float[V] logits for each, evaluated.
@@ -51,7 +51,7 @@ def reference_logits(
     tokens, logits = [], []
     for _ in range(steps):
         row = model(mx.array([[token]]), cache=cache)[0, -1]
-        token = int(mx.argmax(row).item())
+        token = int(mx.argmax(row).item())  # type: ignore[arg-type]  # a real scalar
         tokens.append(token)
         logits.append(row)
     return tokens, logits

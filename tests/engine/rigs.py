@@ -1,6 +1,6 @@
 """Engines on tiny models for tests: random ones built from mlx-lm's classes, and the cycle model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,8 @@ from engine.models.mlxlm import model_classes
 from engine.outcome import SeqId, StepOutcome
 from engine.params import SequenceParams
 from engine.prefill import plan_prefill
-from tests.engine.models.tiny import FAMILIES, _SHARED
+from engine.text.tokenizer import Tokenizer
+from tests.engine.models.tiny import _SHARED, FAMILIES, write_tokenizer
 
 HYBRID: dict[str, Any] = {
     "model_type": "qwen3_next",
@@ -51,24 +52,75 @@ def tiny_model(family: str, *, seed: int = 0, **config: Any) -> Any:
     return model
 
 
-def loaded(model: Any, family: str, *, vocab: int = 259, context: int = 512, eos=frozenset()):
-    """What `Engine` takes, without a tokenizer."""
+def loaded(
+    model: Any,
+    family: str,
+    *,
+    vocab: int = 259,
+    context: int = 512,
+    eos: Iterable[int] = (),
+    tokenizer: Tokenizer | None = None,
+) -> Any:
+    """What `Engine` takes."""
     facts = SimpleNamespace(
         name="tiny", path=Path("tiny"), family=family, vocab_size=vocab, context_tokens=context
     )
-    return SimpleNamespace(model=model, facts=facts, tokenizer=None, eos_ids=frozenset(eos))
+    return SimpleNamespace(model=model, facts=facts, tokenizer=tokenizer, eos_ids=frozenset(eos))
 
 
 def tiny_engine(
-    family: str = "llama", *, seed: int = 0, context: int = 512, eos=frozenset(), **config
-):
+    family: str = "llama",
+    *,
+    seed: int = 0,
+    context: int = 512,
+    eos: Iterable[int] = (),
+    tokenizer: Tokenizer | None = None,
+    **config: Any,
+) -> Engine:
     """An engine on `tiny_model`."""
-    return Engine(loaded(tiny_model(family, seed=seed, **config), family, context=context, eos=eos))
+    model = tiny_model(family, seed=seed, **config)
+    return Engine(loaded(model, family, context=context, eos=eos, tokenizer=tokenizer))
+
+
+def byte_tokenizer(folder: Path) -> Tokenizer:
+    """One token a byte, 256 to 258 are special."""
+    write_tokenizer(folder)
+    return Tokenizer.from_folder(folder)
+
+
+class Watched:
+    """Stands before a model: notes its logits, and fails or spoils the forwards it is told to."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._model = engine._forwards._model
+        engine._forwards._model = self
+        self.log: list[str] = []
+        """``forward``, and whatever else a test puts between."""
+        self.logits: list[mx.array] = []
+        self.fed: list[mx.array] = []
+        self.fails_in: Callable[[int], bool] = lambda call: False
+        self.spoils: Callable[[int, mx.array], mx.array] = lambda call, logits: logits
+        self.error: Exception = RuntimeError("the device fell over")
+
+    @property
+    def calls(self) -> int:
+        """Forwards so far, the failed ones included."""
+        return self.log.count("forward")
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.log.append("forward")
+        logits = self._model(tokens, cache=cache)
+        if self.fails_in(self.calls):
+            raise self.error
+        logits = self.spoils(self.calls, logits)
+        self.fed.append(tokens)
+        self.logits.append(logits)
+        return logits
 
 
 def prefill(engine: Engine, seq: SeqId, *, chunk: int = 8, cached: int = 0) -> StepOutcome:
     """All pieces of a row's prompt; the first token's outcome."""
-    tokens = len(engine._rows[seq].params.prompt_ids)
+    tokens = len(engine._ledger.rows[seq].params.prompt_ids)
     first = None
     for piece in plan_prefill(prompt_tokens=tokens, cached_tokens=cached, chunk_tokens=chunk):
         first = engine.prefill(seq, piece).first
@@ -130,7 +182,7 @@ def take(answers: dict[SeqId, Answer], outcome: StepOutcome) -> bool:
 def assert_length_law(engine: Engine, seqs: Iterable[SeqId]) -> None:
     """KV holds prompt + written - 1 tokens, and one more for each ticket in flight."""
     for seq in seqs:
-        row = engine._rows[seq]
+        row = engine._ledger.rows[seq]
         held = engine._storage.length(row.slot)
         assert held == row.prompt_tokens + row.written - 1 + len(row.in_flight), row
 
@@ -165,8 +217,15 @@ class CycleModel(nn.Module):
 
 
 def cycle_engine(
-    *, context: int = 512, eos=frozenset(), vocab: int = 16, period: int | None = None
-):
+    *,
+    context: int = 512,
+    eos: Iterable[int] = (),
+    vocab: int = 16,
+    period: int | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Engine:
     """An engine on the cycle model."""
     model = CycleModel(vocab=vocab, period=period)
-    return Engine(loaded(model, "llama", vocab=vocab, context=context, eos=eos))
+    return Engine(
+        loaded(model, "llama", vocab=vocab, context=context, eos=eos, tokenizer=tokenizer)
+    )
