@@ -30,9 +30,13 @@ class PoolLayer(Protocol):
     def drop(self) -> None:
         """Let go of every array."""
 
-    @property
-    def rewind_limit(self) -> int | None:
-        """Tokens a row can be cut back by, counted from the longest it has been; None: any."""
+    def rewind_limit(self, slot: int, overshoot: int) -> int | None:
+        """Tokens a row can be cut back by now; None, for every row alike: any number.
+
+        Args:
+            slot: the row.
+            overshoot: tokens it once held more than now, whose appends overwrote older ones.
+        """
 
     @property
     def cuts_inside(self) -> bool:

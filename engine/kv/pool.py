@@ -72,7 +72,7 @@ class Pool:
             self.reset()
             return
         for layer in self._layers:
-            if failed or layer.rewind_limit is not None:
+            if failed or layer.rewind_limit(slot, 0) is not None:
                 layer.clear(slot)
 
     def fit(self) -> list[int] | None:
@@ -96,10 +96,9 @@ class Pool:
 
     def rewind_limit(self, slot: int) -> int | None:
         """Tokens the row can be cut back by now; None: any number it holds."""
-        limits = [limit for layer in self._layers if (limit := layer.rewind_limit) is not None]
-        if not limits:
-            return None
-        return max(0, min(limits) - (self._longest[slot] - self._lengths[slot]))
+        overshoot = self._longest[slot] - self._lengths[slot]
+        limits = [layer.rewind_limit(slot, overshoot) for layer in self._layers]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def draft_limit(self, slot: int) -> int | None:
         """Tokens of one forward that can be cut off again; None: any number."""
@@ -164,16 +163,17 @@ class Pool:
 
     def save(self, slot: int, tokens: int) -> RowSnapshot:
         """Copies of a row's first ``tokens`` tokens; of all it holds where it cannot be cut."""
-        cuttable = all(layer.rewind_limit is None for layer in self._layers)
-        kept = tokens if cuttable else self._lengths[slot]
-        return RowSnapshot(kept, tuple(layer.save(slot, kept) for layer in self._layers))
+        kept = tokens if self.rewind_limit(slot) is None else self._lengths[slot]
+        layers = tuple(layer.save(slot, kept) for layer in self._layers)
+        return RowSnapshot(kept, layers, self._longest[slot] - kept)
 
     def load(self, slot: int, snapshot: RowSnapshot) -> None:
         """Fill an empty row from a snapshot."""
         self._reserve(snapshot.tokens)
         for layer, arrays in zip(self._layers, snapshot.layers, strict=True):
             layer.load(slot, arrays, self.rows, self._capacity)
-        self._lengths[slot] = self._longest[slot] = snapshot.tokens
+        self._lengths[slot] = snapshot.tokens
+        self._longest[slot] = snapshot.tokens + snapshot.overshoot
 
     def reset(self) -> None:
         """Drop every row and array; also what an idle pool does, so that it holds no memory."""

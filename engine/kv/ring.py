@@ -92,10 +92,10 @@ class RingLayer(PoolLayer):
         """Let go of every array."""
         self.keys = self.values = self._handed = None
 
-    @property
-    def rewind_limit(self) -> int | None:
-        """Tokens a row can be cut back by."""
-        return self.ring - self.window
+    def rewind_limit(self, slot: int, overshoot: int) -> int | None:
+        """What the slack leaves behind the longest the row has been."""
+        del slot
+        return max(0, self.ring - self.window - overshoot)
 
     def arrays(self) -> list[mx.array]:
         """The pool arrays, for evaluation and accounting."""

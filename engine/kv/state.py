@@ -29,9 +29,6 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         size: state arrays of the layer.
     """
 
-    rewind_limit: int | None = REWIND_TOKENS
-    """Tokens a row can be cut back by."""
-
     cuts_inside = False
     """A forward of several tokens leaves only the state after the last."""
 
@@ -71,11 +68,10 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         if not all(forward.takes_part):
             new = [_chosen(forward.takes_part, a, b) for a, b in zip(new, old, strict=True)]
         self._pool = list(new)
-        self._before = {
-            slot: [*self._before.get(slot, [])[1 - REWIND_TOKENS :], old]
-            for slot, part in enumerate(forward.takes_part)
-            if part
-        }
+        for slot, part in enumerate(forward.takes_part):
+            if part:
+                kept = self._before.get(slot, [])[1 - REWIND_TOKENS :]
+                self._before[slot] = [*kept, old]
 
     def abandon(self) -> None:
         """Leave a forward that raised; the pool still holds the old state."""
@@ -88,6 +84,11 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self._pool = [None] * len(self._pool)
         self._held.clear()
         self._before.clear()
+
+    def rewind_limit(self, slot: int, overshoot: int) -> int | None:
+        """One-token appends whose state before is still at hand."""
+        del overshoot
+        return len(self._before.get(slot, ()))
 
     def rewind(self, slot: int, tokens: int) -> None:
         """Put back what the row was ``tokens`` appends ago; at most `REWIND_TOKENS`."""

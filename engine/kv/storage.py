@@ -26,6 +26,8 @@ class RowSnapshot:
 
     tokens: int
     layers: tuple[RowArrays, ...]
+    overshoot: int = 0
+    """Tokens the row once held more than these; a ring has overwritten as many old ones."""
 
     @property
     def nbytes(self) -> int:

@@ -133,7 +133,7 @@ def looks_looped(answer: list[int], rule: LoopRule) -> bool:
     count=st.integers(2, 5),
 )
 def test_the_loop_detector_agrees_with_its_definition(
-    head, block, copies, prompt, low, high, count
+    *, head, block, copies, prompt, low, high, count
 ):
     rule = LoopRule(min_pattern=low, max_pattern=high, min_count=count)
     answer = head + block * copies

@@ -114,7 +114,9 @@ def test_no_one_and_endlessly_many_tokens_may_be_asked(max_tokens: int | None):
 def test_the_defaults_are_greedy_with_every_filter_off():
     params = SamplingParams()
     assert params.greedy
-    assert not (params.has_penalties or params.has_dry or params.has_feedback)
+    assert not params.has_penalties
+    assert not params.has_dry
+    assert not params.has_feedback
 
 
 def test_requests_are_frozen_and_keep_their_own_copies():
