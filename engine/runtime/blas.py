@@ -77,6 +77,9 @@ def prepare_blas(cache: Path, setting: str | None, threads: int | None = None) -
     except (BlasError, OSError) as error:
         return BlasReport(Route.STOCK, notes=(str(error),))
     count = blas_threads(threads)
+    if setting and not _may_exist(setting):
+        notes.append(f"{setting} does not exist")
+        setting = None
     for route, library in _routes(setting):
         attempt = _serve_kernels if route is Route.KERNELS else _serve_library
         try:
@@ -84,7 +87,7 @@ def prepare_blas(cache: Path, setting: str | None, threads: int | None = None) -
         except (BlasError, OSError) as error:
             notes.append(str(error))
         else:
-            return BlasReport(route, library, count, tuple(notes))
+            return BlasReport(route, library, count, tuple(dict.fromkeys(notes)))
     return BlasReport(Route.STOCK, notes=(*notes, "no fast BLAS was found: matrices are slow"))
 
 
@@ -122,9 +125,13 @@ def _is_on_cpu() -> bool:
     return mx.default_device() == mx.Device(mx.cpu)
 
 
+def _may_exist(setting: str) -> bool:
+    """Whether there is such a file; a plain name is the loader's to find."""
+    return os.sep not in setting or Path(setting).expanduser().exists()
+
+
 def _routes(setting: str | None) -> Iterator[tuple[Route, Path]]:
     if setting:
-        # A plain name is the loader's to find.
         named = Path(setting).expanduser()
         yield from ((Route.KERNELS, named), (Route.LIBRARY, named))
     bundled = bundled_library()
