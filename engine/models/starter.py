@@ -47,7 +47,7 @@ def ensure_starter(home: Path, *, progress: ProgressReport = no_report) -> Path:
     """The starter's folder, fetched and converted first where it is not there yet.
 
     Touches no network when the folder is there. Safe against a kill at any moment and against
-    other processes doing the same.
+    other processes doing the same. What ``progress`` raises stops the work and leaves nothing.
 
     Raises:
         PullFailed: the wheel could not be fetched; says what to do.

@@ -42,7 +42,8 @@ def convert_gguf(
 ) -> tuple[str, ...]:
     """Make the folder ``target`` from the file ``source``, unless it is there and current.
 
-    Safe against a kill at any moment and against other processes doing the same.
+    Safe against a kill at any moment and against other processes doing the same. What ``progress``
+    raises stops the work and leaves nothing.
 
     Returns:
         What the conversion decided, one sentence each; empty where nothing is worth saying.

