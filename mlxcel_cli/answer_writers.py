@@ -92,7 +92,7 @@ class JsonWriter:
 
 
 def done_object(done: Done, report: ModelReport) -> Mapping[str, object]:
-    """The ``done`` object of ``--json``; rates divide as behaviours of llama.cpp's do.
+    """The ``done`` object of ``--json``; rates are computed as llama.cpp's are.
 
     ``predicted_ms`` counts from the first token, so its rate leaves that token out.
     """

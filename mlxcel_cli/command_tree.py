@@ -31,7 +31,7 @@ Examples:
 
 def command_tree() -> Any:
     """The root command; ``main(args, standalone_mode=False)`` runs it."""
-    app = typer.Typer(cls=_Root, **_SHARED)
+    app = typer.Typer(cls=_Root, **_SHARED | {"add_completion": True})
     app.callback(epilog=EXAMPLES, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)(_mlxcel)
     return typer.main.get_command(app)
 

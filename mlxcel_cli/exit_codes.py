@@ -24,38 +24,32 @@ from mlxcel_cli.output import ReaderGone
 class ExitCode(IntEnum):
     """Exit statuses of ``mlxcel``; `docs/exit-codes.md` is generated from these lines."""
 
-    OK = 0
-    """The command did what was asked."""
-    FAILED = 1
-    """Something unforeseen; `MLXCEL_DEBUG=1` shows the traceback."""
-    USAGE = 2
-    """An option, argument, setting or value is wrong; nothing was started."""
-    MODEL_NOT_FOUND = 3
-    """No model goes by that name; the message says what to type next."""
-    MODEL_FILE = 4
-    """A model's file is missing, truncated, corrupt or not what it claims to be."""
-    MODEL_UNSUPPORTED = 5
-    """A sound model of a kind that cannot run here."""
-    PULL_FAILED = 6
-    """A download did not finish; what arrived is kept and resumed."""
-    CONTEXT_OVERFLOW = 7
-    """The prompt does not fit the context."""
-    MEMORY = 8
-    """Weights and KV would not fit this machine; `--force` tries anyway."""
-    BACKEND = 9
-    """MLX has no backend to run on."""
-    TEMPLATE = 10
-    """The chat template is broken or refused the messages."""
-    GENERATION = 11
-    """The answer broke off: the backend failed while it computed."""
-    STORAGE = 12
-    """A file could not be read or written: a full disk, a missing permission."""
-    INTERRUPTED = 130
-    """Ctrl-C (SIGINT); what was written stays."""
-    BROKEN_PIPE = 141
-    """The reader of stdout went away (`| head -1`), as for any program ended by SIGPIPE."""
-    TERMINATED = 143
-    """SIGTERM; what was written stays."""
+    meaning: str
+    """What it says, in a sentence."""
+
+    def __new__(cls, value: int, meaning: str) -> "ExitCode":
+        """A status that knows its meaning."""
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    OK = 0, "The command did what was asked."
+    FAILED = 1, "Something unforeseen; `MLXCEL_DEBUG=1` shows the traceback."
+    USAGE = 2, "An option, argument, setting or value is wrong; nothing was started."
+    MODEL_NOT_FOUND = 3, "No model goes by that name; the message says what to type next."
+    MODEL_FILE = 4, "A model's file is missing, truncated, corrupt or not what it claims to be."
+    MODEL_UNSUPPORTED = 5, "A sound model of a kind that cannot run here."
+    PULL_FAILED = 6, "A download did not finish; what arrived is kept and resumed."
+    CONTEXT_OVERFLOW = 7, "The prompt does not fit the context."
+    MEMORY = 8, "Weights and KV would not fit this machine; `--force` tries anyway."
+    BACKEND = 9, "MLX has no backend to run on."
+    TEMPLATE = 10, "The chat template is broken or refused the messages."
+    GENERATION = 11, "The answer broke off: the backend failed while it computed."
+    STORAGE = 12, "A file could not be read or written: a full disk, a missing permission."
+    INTERRUPTED = 130, "Ctrl-C (SIGINT); what was written stays."
+    BROKEN_PIPE = 141, "The reader of stdout went away (`| head -1`), as after any SIGPIPE."
+    TERMINATED = 143, "SIGTERM; what was written stays."
 
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (

@@ -36,11 +36,7 @@ class PlainCommand(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Options, but for hidden spellings."""
-        return [
-            item
-            for item in super().shell_complete(ctx, incomplete)
-            if item.value not in HIDDEN_ALIASES
-        ]
+        return _bare(super().shell_complete(ctx, incomplete))
 
 
 class PlainGroup(TyperGroup):
@@ -51,9 +47,29 @@ class PlainGroup(TyperGroup):
         self.format_commands(ctx, formatter)
         _write_options(self, ctx, formatter)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Commands and options."""
+        return _bare(super().shell_complete(ctx, incomplete))
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
         """Write the examples line by line."""
         _write_examples(self, formatter)
+
+
+def _bare(items: list[Any]) -> list[Any]:
+    """Completions that a person wants to see, without their help texts.
+
+    Typer formats those with rich, which takes longer than all the rest of a TAB, and breaks
+    long ones into lines, which zsh cannot read.
+    """
+    shown = [
+        item
+        for item in items
+        if item.value not in HIDDEN_ALIASES and not item.value.startswith("--no-")
+    ]
+    for item in shown:
+        item.help = None
+    return shown
 
 
 def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:

@@ -51,13 +51,14 @@ class Output:
         shown = f"{DIM}{text}{PLAIN}" if dim and self._dims else text
         if self._stdout is None:
             raise OSError(errno.EBADF, "stdout is closed")
+        # Noted first: a signal may come between the write and the note.
+        self._at_line_start = text.endswith("\n")
         try:
             self._stdout.write(shown)
             self._stdout.flush()
         except BrokenPipeError:
             abandon_stdout()
             raise ReaderGone from None
-        self._at_line_start = text.endswith("\n")
 
     def end_line(self) -> None:
         """End stdout's line, unless it is at its start."""

@@ -1,0 +1,1 @@
+complete --command mlxcel --no-files --arguments "(env _MLXCEL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) mlxcel)" --condition "env _MLXCEL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) mlxcel"
