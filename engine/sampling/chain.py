@@ -20,7 +20,14 @@ import mlx.core as mx
 
 from engine.sampling.mirostat import mirostat_keep
 from engine.sampling.random import gumbel_all, gumbel_at
-from engine.sampling.thresholds import descending, mass_cut, order_bits, rank_cut
+from engine.sampling.thresholds import (
+    NEGATIVE_BITS,
+    WEIGHT_BITS,
+    descending,
+    mass_cut,
+    order_bits,
+    rank_cut,
+)
 
 LOWEST = -3.0e38
 """Stands in for the maximum of a row whose every logit is -inf, so that no NaN comes up."""
@@ -158,16 +165,7 @@ def run_chain(
     Returns:
         Lazy arrays; nothing is read.
     """
-    if stages.candidates is None:
-        kept, ids = Kept(logits, is_sorted=False), None
-    else:
-        values, ids = descending(logits, stages.candidates)
-        kept = Kept(values, is_sorted=True)
-    _cut_by_rank(stages, kept, logits, knobs)
-    _cut_by_mass(stages, kept, knobs)
-    if stages.xtc:
-        assert steps.xtc_threshold is not None
-        _exclude_top(stages, kept, steps.xtc_threshold, knobs)
+    kept, ids = truncate(stages, logits, steps, knobs)
     tempered = (kept.logits - kept.peak) / _temperature(stages, kept, knobs)
     if stages.mirostat:
         assert knobs.mirostat is not None
@@ -190,6 +188,33 @@ def run_chain(
         chosen = mx.take_along_axis(tempered, slot, axis=-1)
         logprob = (chosen - mx.logsumexp(tempered, axis=-1, keepdims=True)).squeeze(-1)
     return Drawn(tokens.astype(mx.int32).squeeze(-1), logprob)
+
+
+def truncate(
+    stages: Stages, logits: mx.array, steps: StepKnobs, knobs: Knobs
+) -> tuple[Kept, mx.array | None]:
+    """Run the filters.
+
+    Args:
+        stages: what is built.
+        logits: float32[R, V], biased and penalised.
+        steps: parameters that change with every step.
+        knobs: parameters that stay.
+
+    Returns:
+        What is kept, and the token ids int32[R, N] of its entries; None when entry i is token i.
+    """
+    if stages.candidates is None:
+        kept, ids = Kept(logits, is_sorted=False), None
+    else:
+        values, ids = descending(logits, stages.candidates)
+        kept = Kept(values, is_sorted=True)
+    _cut_by_rank(stages, kept, logits, knobs)
+    _cut_by_mass(stages, kept, knobs)
+    if stages.xtc:
+        assert steps.xtc_threshold is not None
+        _exclude_top(stages, kept, steps.xtc_threshold, knobs)
+    return kept, ids
 
 
 def _cut_by_rank(stages: Stages, kept: Kept, logits: mx.array, knobs: Knobs) -> None:
@@ -229,41 +254,56 @@ def _cut_by_mass(stages: Stages, kept: Kept, knobs: Knobs) -> None:
         _keep_mass(stages, kept, score, knobs.typical_p, knobs.min_keep)
     if stages.top_p:
         assert knobs.top_p is not None
-        _keep_mass(stages, kept, kept.logits, knobs.top_p, knobs.min_keep)
+        _keep_mass(stages, kept, None, knobs.top_p, knobs.min_keep)
     if stages.min_p:
         assert knobs.log_min_p is not None
         best = mx.maximum(kept.logits.max(axis=-1, keepdims=True), LOWEST)
         mask = kept.logits >= best + knobs.log_min_p
         if stages.largest_min_keep:
             assert knobs.min_keep is not None
-            mask = mask | _rank_mask(stages, kept, kept.logits, knobs.min_keep)
+            mask = mask | _rank_mask(stages, kept.logits, knobs.min_keep)
         kept.keep(mask)
 
 
 def _keep_mass(
-    stages: Stages, kept: Kept, score: mx.array, mass: mx.array, min_keep: mx.array | None
+    stages: Stages, kept: Kept, score: mx.array | None, mass: mx.array, min_keep: mx.array | None
 ) -> None:
-    """Keep the entries whose better-scored ones weigh less than ``mass`` of all that is kept."""
+    """Keep the entries whose better ones weigh less than ``mass`` of all that is kept.
+
+    ``score`` (float32[R, N], at most 0) says which is better; None: the larger logit.
+    """
     limit = mass * kept.total()
     if kept.is_sorted:
-        order = mx.argsort(-score, axis=-1)
-        ranked = mx.take_along_axis(kept.weights, order, axis=-1)
-        before = mx.cumsum(ranked, axis=-1, inclusive=False)
-        ranked_score = mx.take_along_axis(score, order, axis=-1)
-        last = mx.where(before < limit, ranked_score, mx.inf).min(axis=-1, keepdims=True)
-        mask = score >= last
+        mask = _sorted_mass_mask(kept, score, limit)
+    elif score is None:
+        # Larger logits have larger weights, whose bits are in order as they are.
+        bits = kept.weights.view(mx.uint32)
+        mask = bits >= mass_cut(bits, kept.weights, limit, among=WEIGHT_BITS)
     else:
         bits = order_bits(score)
-        mask = bits >= mass_cut(bits, kept.weights, limit)
+        mask = bits >= mass_cut(bits, kept.weights, limit, among=NEGATIVE_BITS)
     if stages.largest_min_keep:
         assert min_keep is not None
-        mask = mask | _rank_mask(stages, kept, score, min_keep)
+        mask = mask | _rank_mask(stages, kept.logits if score is None else score, min_keep)
     kept.keep(mask)
 
 
-def _rank_mask(stages: Stages, kept: Kept, score: mx.array, min_keep: mx.array) -> mx.array:
+def _sorted_mass_mask(kept: Kept, score: mx.array | None, limit: mx.array) -> mx.array:
+    """bool[R, K]: ``_keep_mass`` on entries that came largest first."""
+    value, weights = kept.logits, kept.weights
+    if score is not None:
+        order = mx.argsort(-score, axis=-1)
+        value = mx.take_along_axis(score, order, axis=-1)
+        weights = mx.take_along_axis(weights, order, axis=-1)
+    before = mx.cumsum(weights, axis=-1, inclusive=False)
+    inside = (before < limit) & (value > -mx.inf)
+    last = mx.where(inside, value, mx.inf).min(axis=-1, keepdims=True)
+    return (kept.logits if score is None else score) >= last
+
+
+def _rank_mask(stages: Stages, score: mx.array, min_keep: mx.array) -> mx.array:
     """bool[R, N]: the ``min_keep`` best entries; none where it is 0."""
-    largest = min(stages.largest_min_keep, kept.logits.shape[-1])
+    largest = min(stages.largest_min_keep, score.shape[-1])
     return rank_cut(score, min_keep, largest) & (min_keep > 0)
 
 
