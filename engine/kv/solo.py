@@ -84,8 +84,15 @@ class Solo:
     def one(self, slot: int, width: int) -> Iterator[Sequence[Any]]:
         """The caches of a forward of ``width`` tokens."""
         row = self._rows[slot]
-        before = None if row.trims() else _Row(copy.deepcopy(row.caches), row.tokens)
-        yield row.caches
+        before = None if row.trims(width) else _Row(copy.deepcopy(row.caches), row.tokens)
+        try:
+            yield row.caches
+        except BaseException:
+            if before is None:
+                row.cut()
+            else:
+                self._rows[slot] = before
+            raise
         row.tokens += width
         row.before = before
 
@@ -134,8 +141,22 @@ class _Row:
         self.tokens = tokens
         self.before: _Row | None = None
 
-    def trims(self) -> bool:
-        return all(cache.is_trimmable() for cache in self.caches)
+    def trims(self, width: int = 0) -> bool:
+        """Whether every cache can be trimmed, still so after ``width`` more tokens."""
+        return all(cache.is_trimmable() for cache in self.caches) and not any(
+            part.offset + width >= part.max_size
+            for part in self._parts()
+            if hasattr(part, "max_size")
+        )
+
+    def cut(self) -> None:
+        """Trim what a forward that raised has appended to some of the caches."""
+        for part in self._parts():
+            part.trim(part.offset - self.tokens)
+
+    def _parts(self) -> Iterator[Any]:
+        for cache in self.caches:
+            yield from getattr(cache, "caches", [cache])
 
 
 def _arrays(state: object) -> list[mx.array]:

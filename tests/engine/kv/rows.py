@@ -1,0 +1,68 @@
+"""Rows of a storage driven by hand: forwards of a real tiny model without an engine."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from engine.kv.choose import choose_storage
+from engine.kv.storage import Storage
+from tests.engine.rigs import tiny_model
+
+WINDOW = 16
+
+KINDS = {
+    "dense": ("llama", 512),
+    "window as a mask": ("gemma3", 4 * WINDOW),
+    "ring": ("gemma3", 512),
+    "recurrent": ("hybrid", 512),
+}
+"""A family and a context that give each kind of storage."""
+
+
+class Rows:
+    """A model over a storage of one kind."""
+
+    def __init__(self, kind: str, *, model: Any = None) -> None:
+        family, context = KINDS[kind]
+        self.model = tiny_model(family) if model is None else model
+        choice = choose_storage(self.model, family=family, context_tokens=context)
+        assert choice.kind == kind
+        self.storage: Storage = choice.storage
+
+    def another(self, kind: str) -> "Rows":
+        """The same model over an empty storage."""
+        return Rows(kind, model=self.model)
+
+    def open(self, *tokens: int) -> int:
+        """A row that holds ``tokens``."""
+        slot = self.storage.open(len(tokens) + 1)
+        if tokens:
+            self.feed(slot, *tokens)
+        return slot
+
+    def feed(self, slot: int, *tokens: int) -> np.ndarray:
+        """float[L, V]: one row's forward, computed."""
+        with self.storage.one(slot, len(tokens)) as caches:
+            logits = self.model(mx.array([tokens]), cache=caches)
+        return np.array(logits[0])
+
+    def step(self, tokens: dict[int, int]) -> dict[int, np.ndarray]:
+        """float[V] of each slot in ``tokens``; the other rows ride along."""
+        fed = [[tokens.get(slot, 0)] for slot in range(self.storage.rows)]
+        with self.storage.all(list(tokens)) as caches:
+            logits = self.model(mx.array(fed), cache=caches)
+        computed = np.array(logits[:, -1])
+        return {slot: computed[slot] for slot in tokens}
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Equal within float32 noise, and the same best token."""
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    assert ours.argmax() == theirs.argmax()
+
+
+def prompt(length: int, salt: int = 0) -> Sequence[int]:
+    """Some token ids."""
+    return [(7 * at + 13 * salt + 5) % 250 for at in range(length)]
