@@ -16,7 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.params import SamplingParams
-from engine.sampling.adjustments import Adjustment
+from engine.sampling.adjustments import MOST_BIAS, Adjustment
+
+FEW_TOKENS = 16
+"""Up to this many new tokens are added one by one; more are matched in one linear pass."""
 
 _LOG_FLOAT_MAX = 88.7228391
 """ln of the largest float32: the exponent stops there."""
@@ -25,35 +28,44 @@ _LOG_FLOAT_MAX = 88.7228391
 class DryHistory:
     """The matches of a sequence's tail with its own past.
 
-    Invariant: ``_match[i]`` is the length of the longest common suffix of ``ids[:i + 1]`` and
-    ``ids[:upto]``, for every i but the last; the last one is 0.
+    Invariant: the arrays hold the sequence from token ``_first`` on, at least as far back as
+    DRY looks. ``_match[i]`` is the length of the longest common suffix of the tokens up to entry
+    i and of the whole (at least as far as entries reach), 0 for the last entry.
     """
 
-    __slots__ = ("_breakers", "_capacity_ids", "_match", "_params", "_since_break", "upto")
+    __slots__ = (
+        "_breakers",
+        "_first",
+        "_ids",
+        "_match",
+        "_params",
+        "_since_break",
+        "_single",
+        "upto",
+    )
 
     def __init__(self, params: SamplingParams, breakers: Sequence[Sequence[int]]) -> None:
         self._params = params
-        self._breakers = tuple(tuple(breaker) for breaker in breakers if breaker)
-        self._capacity_ids: npt.NDArray[np.int32] = np.zeros(64, np.int32)
+        self._single = frozenset(breaker[0] for breaker in breakers if len(breaker) == 1)
+        self._breakers = tuple(tuple(breaker) for breaker in breakers if len(breaker) > 1)
+        self._ids: npt.NDArray[np.int32] = np.zeros(64, np.int32)
         self._match: npt.NDArray[np.int32] = np.zeros(64, np.int32)
+        self._first = 0
         self._since_break = 0
         self.upto = 0
 
     def copy(self) -> "DryHistory":
         """A history of the same content that moves on its own."""
         twin = DryHistory(self._params, self._breakers)
-        twin._capacity_ids = self._capacity_ids.copy()
+        twin._single = self._single
+        twin._first, twin._since_break, twin.upto = self._first, self._since_break, self.upto
+        twin._ids = self._ids.copy()
         twin._match = self._match.copy()
-        twin._since_break = self._since_break
-        twin.upto = self.upto
         return twin
 
     def extend(self, ids: Sequence[int], upto: int) -> None:
-        """Cover ``ids[:upto]``; going back starts over."""
-        if upto < self.upto:
-            self._since_break = 0
-            self.upto = 0
-        if upto - self.upto > 16:
+        """Cover ``ids[:upto]``; going back, or far ahead, starts over."""
+        if not 0 <= upto - self.upto <= FEW_TOKENS:
             self._rebuild(ids, upto)
             return
         for token in ids[self.upto : upto]:
@@ -61,82 +73,89 @@ class DryHistory:
 
     def penalties(self) -> Adjustment | None:
         """What DRY adds to the logits of the next token: distinct ids, negative values."""
-        params, n = self._params, self.upto
-        window = n if params.dry_penalty_last_n < 0 else min(n, params.dry_penalty_last_n)
-        allowed = params.dry_allowed_length
+        held = self.upto - self._first
+        window = held if self._reach is None else min(held, self._reach)
+        allowed = self._params.dry_allowed_length
         limit = min(window, self._since_break)
         if window <= allowed or limit < allowed:
             return None
-        start = n - window
+        start = held - window
         # A match may not reach past the window's first token, nor past the last breaker.
-        lengths = np.minimum(self._match[start : n - 1], np.arange(1, window, dtype=np.int32))
+        lengths = np.minimum(self._match[start : held - 1], np.arange(1, window, dtype=np.int32))
         lengths = np.minimum(lengths, limit)
         hit = lengths >= allowed
-        followers = self._capacity_ids[start + 1 : n][hit]
-        return self._priced(followers, lengths[hit])
+        return self._priced(self._ids[start + 1 : held][hit], lengths[hit])
+
+    @property
+    def _reach(self) -> int | None:
+        """Newest tokens that DRY looks at; None is all."""
+        last_n = self._params.dry_penalty_last_n
+        return None if last_n < 0 else last_n
 
     def _priced(
         self, followers: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]
     ) -> Adjustment | None:
-        single = [breaker[0] for breaker in self._breakers if len(breaker) == 1]
-        if single:
-            free = ~np.isin(followers, single)
-            followers, lengths = followers[free], lengths[free]
-        if not len(followers):
+        longest: dict[int, int] = {}
+        for token, length in zip(followers.tolist(), lengths.tolist(), strict=True):
+            if token not in self._single and length >= longest.get(token, 0):
+                longest[token] = length
+        if not longest:
             return None
-        ids, inverse = np.unique(followers, return_inverse=True)
-        longest = np.zeros(len(ids), np.int32)
-        np.maximum.at(longest, inverse, lengths)
         params = self._params
-        exponent = (longest - params.dry_allowed_length).astype(np.float64)
+        exponent = np.array(list(longest.values()), np.float64) - params.dry_allowed_length
         if params.dry_base > 1.000001:
             exponent = np.minimum(exponent, _LOG_FLOAT_MAX / math.log(params.dry_base))
         price = params.dry_multiplier * np.power(params.dry_base, exponent)
-        return ids.astype(np.int32), -np.minimum(price, 1e30).astype(np.float32)
+        ids = np.array(list(longest), np.int32)
+        return ids, -np.minimum(price, MOST_BIAS).astype(np.float32)
 
     def _push(self, token: int) -> None:
-        n = self.upto
-        self._reserve(n + 1)
-        ids, match = self._capacity_ids, self._match
-        if n:
-            longer = np.empty(n, np.int32)
+        self._make_room()
+        held = self.upto - self._first
+        ids, match = self._ids, self._match
+        if held:
+            longer = np.empty(held, np.int32)
             longer[0] = 1
-            np.add(match[: n - 1], 1, out=longer[1:])
-            longer[ids[:n] != token] = 0
-            match[:n] = longer
-        ids[n], match[n] = token, 0
-        self.upto = n + 1
-        self._since_break = 0 if self._ends_breaker(self.upto) else self._since_break + 1
+            np.add(match[: held - 1], 1, out=longer[1:])
+            longer[ids[:held] != token] = 0
+            match[:held] = longer
+        ids[held], match[held] = token, 0
+        self.upto += 1
+        self._since_break = 0 if self._ends_breaker(held + 1) else self._since_break + 1
 
     def _rebuild(self, ids: Sequence[int], upto: int) -> None:
-        self._reserve(upto)
-        tail = list(ids[:upto])
-        self._capacity_ids[:upto] = tail
-        self._match[:upto] = suffix_matches(tail)
+        self._first = 0 if self._reach is None else max(0, upto - self._reach)
+        tail = list(ids[self._first : upto])
+        held = len(tail)
+        self._ids = np.zeros(max(64, 2 * held), np.int32)
+        self._match = np.zeros_like(self._ids)
+        self._ids[:held] = tail
+        self._match[:held] = suffix_matches(tail)
         self.upto = upto
         self._since_break = next(
-            (since for since in range(upto) if self._ends_breaker(upto - since)), upto
+            (since for since in range(held) if self._ends_breaker(held - since)), held
         )
 
-    def _ends_breaker(self, upto: int) -> bool:
-        """Whether a breaker's last token is the one before ``upto``."""
-        ids = self._capacity_ids
-        return any(
-            len(breaker) <= upto
-            and ids[upto - 1] == breaker[-1]
-            and tuple(ids[upto - len(breaker) : upto].tolist()) == breaker
+    def _ends_breaker(self, stop: int) -> bool:
+        """Whether entry ``stop - 1`` is the last token of a breaker."""
+        last = int(self._ids[stop - 1])
+        return last in self._single or any(
+            last == breaker[-1] and tuple(self._ids[max(0, stop - len(breaker)) : stop]) == breaker
             for breaker in self._breakers
         )
 
-    def _reserve(self, length: int) -> None:
-        if length > len(self._match):
-            grown = max(length, 2 * len(self._match))
-            self._capacity_ids = np.concatenate(
-                [self._capacity_ids, np.zeros(grown - len(self._capacity_ids), np.int32)]
-            )
-            self._match = np.concatenate(
-                [self._match, np.zeros(grown - len(self._match), np.int32)]
-            )
+    def _make_room(self) -> None:
+        """Let one more entry fit: forget what is out of reach, or grow."""
+        held = self.upto - self._first
+        if held < len(self._ids):
+            return
+        if self._reach is not None and held >= 2 * self._reach:
+            for array in (self._ids, self._match):
+                array[: self._reach] = array[held - self._reach : held]
+            self._first = self.upto - self._reach
+            return
+        self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+        self._match = np.concatenate([self._match, np.zeros_like(self._match)])
 
 
 def suffix_matches(ids: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.params import SamplingParams
 from engine.sampling.dry import DryHistory, suffix_matches
 
-letters = st.lists(st.integers(0, 3), min_size=1, max_size=50)
+letters = st.lists(st.integers(0, 3), min_size=1, max_size=200)
 
 
 def params_of(last_n: int = -1, allowed: int = 2, base: float = 1.75) -> SamplingParams:
@@ -127,3 +127,16 @@ def test_a_copy_moves_on_its_own_and_going_back_starts_over() -> None:
     twin.extend(ids, 5)
     assert found(twin) == found(history)
     assert np.float32(found(twin)[7]) == np.float32(-0.8)
+
+
+def test_breakers_of_several_tokens_are_allowed_by_the_thousand() -> None:
+    history = DryHistory(params_of(), [*((token,) for token in range(100, 9000)), (6, 5)])
+    history.extend([5, 6, 7, 5, 6, 7], 6)
+    assert found(history) == pytest.approx({5: -0.8 * 1.75})
+
+
+def test_allowed_length_0_penalises_whatever_followed_anything() -> None:
+    """llama.cpp's boundary: a match of length 0 reaches an allowed length of 0."""
+    history = DryHistory(params_of(allowed=0), [])
+    history.extend([5, 6, 7], 3)
+    assert found(history) == pytest.approx({6: -0.8, 7: -0.8})
