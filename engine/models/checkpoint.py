@@ -100,7 +100,11 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         ModelFileError: A shard that the index names is missing, or there are no weights.
     """
     index = read_json(folder / INDEX)
-    if index is not None:
+    if index is None:
+        files = tuple(sorted(folder.glob("model*.safetensors")))
+        if not files:
+            raise ModelFileError(folder, "no model*.safetensors in this folder")
+    else:
         mapping = index.get("weight_map")
         if not isinstance(mapping, Mapping) or not mapping:
             raise ModelFileError(folder / INDEX, "has no weight_map")
@@ -108,13 +112,11 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
         for name in names:
             if Path(name).name != name:
                 raise ModelFileError(folder / INDEX, f"names a file outside the folder: {name!r}")
-            if not (folder / name).is_file():
-                raise ModelFileError(folder / name, "this shard of the model is missing")
-        return tuple(folder / name for name in names)
-    found = sorted(folder.glob("model*.safetensors"))
-    if not found:
-        raise ModelFileError(folder, "no model*.safetensors in this folder")
-    return tuple(found)
+        files = tuple(folder / name for name in names)
+    for file in files:
+        if not file.is_file():  # a link to a blob that is gone is no file either
+            raise ModelFileError(file, "this shard of the model is missing")
+    return files
 
 
 def read_header(file: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def fetch(
             partial.unlink(missing_ok=True)
             return
         if opened.tell() > file.size_bytes:
-            opened.truncate(0)
+            _start_over(opened)
         _transfer(url, file, opened, report, first_wait_s)
         opened.flush()
         _check(file, partial)
@@ -94,13 +94,18 @@ def _receive(url: str, file: HubFile, opened: BinaryIO, report: Callable[[int], 
     with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT_S) as answer:
         hf_raise_for_status(answer)
         if start and answer.status_code != 206:  # the whole file is sent anew
-            opened.truncate(0)
+            _start_over(opened)
         for piece in answer.iter_bytes(chunk_size=_READ_BYTES):
             opened.write(piece)
             if opened.tell() > file.size_bytes:
-                opened.truncate(0)
+                _start_over(opened)
                 raise PullFailed(f"the hub sent more of {file.name} than it announced; pull again")
             report(opened.tell())
+
+
+def _start_over(opened: BinaryIO) -> None:
+    opened.seek(0)  # cutting a file leaves its position where it was
+    opened.truncate()
 
 
 def _is_final(error: HTTPError) -> bool:

@@ -53,12 +53,14 @@ def _count(name: str, tensors: dict[str, Any], config: dict[str, Any]) -> int:
     if packed and last in ("scales", "biases", "global_scale"):
         return 0
     if not packed or last != "weight":
-        return prod(tensors[name]["shape"])
+        shape: list[int] = tensors[name]["shape"]
+        return prod(shape)
     packing = config.get("quantization") or {}
     own = packing.get(path)
     # Bits may differ between modules without a word in the config; groups hardly ever do.
     group_size = (own if isinstance(own, dict) else packing).get("group_size") or 64
-    return prod(tensors[f"{path}.scales"]["shape"]) * int(group_size)
+    groups: list[int] = tensors[f"{path}.scales"]["shape"]
+    return prod(groups) * int(group_size)
 
 
 def _names_template(folder: Path) -> bool:

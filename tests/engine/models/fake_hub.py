@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,6 +30,8 @@ class FakeHub:
     """Where the next answers with a large file break off; counts down per answer."""
     breaks: int = 0
     """How many answers break off."""
+    hold: threading.Event | None = None
+    """An answer that breaks off keeps its client waiting until this is set."""
     damaged: bool = False
     """Whether large files are sent with another content."""
     ignore_ranges: bool = False
@@ -162,4 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         self.end_headers()
         if self.command == "GET":
-            self.wfile.write(body if cut is None else body[:cut])
+            with suppress(BrokenPipeError, ConnectionResetError):  # a client that was interrupted
+                self.wfile.write(body if cut is None else body[:cut])
+            if cut is not None and self.hub.hold is not None:
+                self.hub.hold.wait(30)

@@ -62,7 +62,7 @@ def write_tiny(
     `config` overrides keys of config.json; `quantize` goes to `nn.quantize`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    settings = {**_SHARED, **FAMILIES[family], **config}
+    settings = tiny_settings(family, **config)
     model = tiny_model(settings, seed=seed, dtype=dtype)
     if quantize is not None:
         nn.quantize(model, **quantize)
@@ -74,6 +74,11 @@ def write_tiny(
     write_json(folder / "config.json", settings)
     write_tokenizer(folder)
     return folder
+
+
+def tiny_settings(family: str, **config: Any) -> dict[str, Any]:
+    """Return the config.json of a tiny model of `family`."""
+    return {**_SHARED, **FAMILIES[family], **config}
 
 
 def tiny_model(settings: dict[str, Any], *, seed: int = 0, dtype: mx.Dtype = mx.float32) -> Any:
