@@ -160,7 +160,8 @@ def _serve_kernels(library: Path, mlx: Path, folder: Path, threads: int) -> None
             prove(library, fresh, threads)
             fresh.replace(built)
         finally:
-            fresh.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fresh.unlink()
         serve(*open_route(library, built, threads), mlx)
 
 

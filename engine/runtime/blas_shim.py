@@ -57,7 +57,7 @@ def stamp(*parts: object) -> str:
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
-def compile_shim(compiler: Path, target: Path) -> None:
+def compile_shim(compiler: Path, target: Path, source: Path = SOURCE) -> None:
     """Build the shim at ``target``.
 
     Raises:
@@ -67,7 +67,7 @@ def compile_shim(compiler: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
             built = Path(folder, "shim.so")
-            command = [str(compiler), *FLAGS, str(SOURCE), "-o", str(built)]
+            command = [str(compiler), *FLAGS, str(source), "-o", str(built)]
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS)
             image = built.read_bytes()
             built.write_bytes(image + hashlib.sha256(image).digest())
