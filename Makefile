@@ -87,7 +87,7 @@ generated: $(DEVELOPED) ## write completions/, docs/cli.md and docs/modules.md f
 
 .PHONY: bench
 bench: $(DEVELOPED) ## speed against mlx-lm, as a table
-	$(BIN)/python benchmarks/generate.py $(ARGS)
+	$(BIN)/python -m benchmarks.generate $(ARGS)
 
 .PHONY: clean
 clean: ## remove what make made here; models stay in their cache
