@@ -169,9 +169,17 @@ class Stream(Generic[T]):
         Raises:
             Cancelled: nobody reads any more.
         """
+        self.check()
+        self._items.put(item)
+
+    def check(self) -> None:
+        """Engine side: go on only if somebody still reads.
+
+        Raises:
+            Cancelled: nobody reads any more.
+        """
         if self._cancelled.is_set():
             raise Cancelled
-        self._items.put(item)
 
     def fail(self, error: BaseException) -> None:
         """Engine side: end the stream with an error."""
@@ -202,6 +210,7 @@ class _End:
 def _pump(stream: Stream[T], make: Callable[[Emit[T]], Iterator[T]]) -> None:
     """Advance the job's iterator until it ends, fails or is cancelled, and close it here."""
     try:
+        stream.check()
         items = make(stream.put)
         try:
             for item in items:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mlxcel_cli.app import PROGRAM
 from mlxcel_cli.command_tree import command_tree
+from mlxcel_cli.configuration_page import configuration_page
 from mlxcel_cli.exit_codes import ExitCode
 from mlxcel_cli.help_text import HELP_COLUMNS
 
@@ -22,6 +23,7 @@ def generated_files() -> dict[str, str]:
     """Path under the repository's root to content."""
     files = {f"completions/{name}": completion_script(shell) for shell, name in COMPLETIONS.items()}
     files["docs/cli.md"] = cli_page()
+    files["docs/configuration.md"] = configuration_page(_NOTE)
     files["docs/exit-codes.md"] = exit_codes_page()
     return files
 

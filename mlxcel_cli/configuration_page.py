@@ -1,0 +1,87 @@
+"""Writes docs/configuration.md: how settings are found, and every one of them."""
+
+from typing import Any
+
+from mlxcel_cli.command_tree import command_tree
+from mlxcel_cli.config import MachineSettings, setting_types
+
+_HEAD = """# Configuration
+
+How `mlxcel` settles a setting. {note}
+
+The first place that names a setting wins:
+
+1. the command line, `--temperature 0.7`;
+2. the environment, `MLXCEL_TEMPERATURE=0.7`;
+3. the options file, in the table of the command that runs (`[generate]`, `[chat]`, `[serve]`);
+4. the options file, at its top;
+5. for `chat` and `serve`: the model's own `generation_config.json`;
+6. the default. `generate` then always takes the most likely token, so that a script gets the same
+   answer each time; it does not ask the model's `generation_config.json`.
+
+The options file is `config.toml` in the configuration folder (`~/.config/mlxcel` on Linux,
+`~/Library/Application Support/mlxcel` on macOS), or the file that `--config` or `MLXCEL_CONFIG`
+names. Keys are spelt as the options are, with `-` or `_`. An unknown key or a value of the wrong
+type is refused, not skipped.
+
+```toml
+model = "small"
+max-tokens = 400
+
+[generate]
+temperature = 0.2
+stop = ["\\n\\n"]
+
+[aliases]
+small = "mlx-community/Qwen3-0.6B-4bit"
+```
+
+In the environment a switch is `1` or `0` (`true`, `yes`, `on` and their opposites will do), and
+several texts are a JSON array: `MLXCEL_STOP='["a", "b"]'`; an empty variable is no setting.
+What asks a question (the prompt, `--messages`, `--prefill`) is never taken from a setting.
+
+Of other programs' variables these are honoured: `HF_HUB_OFFLINE` (ask no hub), `HF_HUB_CACHE`,
+`HF_HOME` and `XDG_CACHE_HOME` (where downloads lie), `NO_COLOR` and `TERM=dumb` (no escape codes),
+`OPENBLAS_NUM_THREADS` (threads of the BLAS on a CPU).
+"""
+
+_TYPES = {bool: "switch", int: "whole number", float: "number", list: "texts"}
+
+
+def configuration_page(note: str) -> str:
+    """The whole page; ``note`` says how it came to be."""
+    types = setting_types()
+    machine = MachineSettings.__dataclass_fields__
+    lines = [_HEAD.format(note=note), "## Options", "", "| key | variable | type | option |"]
+    lines.append("|---|---|---|---|")
+    for key, option in _options():
+        kind = _TYPES.get(types[key], "text")
+        lines.append(f"| {key} | `MLXCEL_{key.upper()}` | {kind} | `{option}` |")
+    lines += ["", "## The machine's settings", "", "| key | variable | type | meaning |"]
+    lines.append("|---|---|---|---|")
+    for key in machine:
+        kind = _TYPES.get(types[key], "text")
+        lines.append(f"| {key} | `MLXCEL_{key.upper()}` | {kind} | {_MEANINGS[key]} |")
+    return "\n".join(lines) + "\n"
+
+
+def _options() -> list[tuple[str, str]]:
+    """Key and canonical spelling of every option that is a setting."""
+    known = setting_types()
+    params: Any = command_tree().commands["generate"].params
+    return [
+        (one.name, one.opts[0])
+        for one in params
+        if one.param_type_name == "option" and one.name in known
+    ]
+
+
+_MEANINGS = {
+    "home": "folder of converted models and compiled parts; default: the platform's cache folder",
+    "blas": "`off`, or the path of a BLAS library, for MLX's CPU backend on Linux",
+    "deterministic": "kernels whose results do not depend on the batch's width, where MLX has any",
+    "cache_clear_interval": "tokens between two clearings of MLX's buffer cache; 0 is never",
+    "force_sync": "read each token before the next forward is dispatched",
+    "prefill_chunk": "most prompt tokens of one forward; 0 is the whole prompt",
+    "debug": "show tracebacks",
+}

@@ -1,0 +1,57 @@
+"""Options reach a command in groups, under every spelling."""
+
+import inspect
+
+import pytest
+import typer
+
+from engine.params import SamplingParams
+from mlxcel_cli.help_text import PlainCommand
+from mlxcel_cli.option_groups import takes_groups
+from mlxcel_cli.options import LengthOptions, PromptOptions
+from mlxcel_cli.sampling_options import SamplingOptions
+
+
+@pytest.fixture
+def run():
+    """Runs a command that takes two groups; gives what reached it."""
+
+    @takes_groups
+    def command(length: LengthOptions, sampling: SamplingOptions) -> tuple:
+        return length, sampling
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(cls=PlainCommand)(command)
+    parsed = typer.main.get_command(app)
+    return lambda *arguments: parsed.main(list(arguments), standalone_mode=False)
+
+
+def test_a_command_gets_its_groups_and_what_was_not_given_is_none(run):
+    length, sampling = run("-n", "5", "--stop", "a", "--stop", "b", "--top-k", "3")
+    assert length == LengthOptions(max_tokens=5, stop=["a", "b"])
+    assert sampling == SamplingOptions(top_k=3)
+
+
+@pytest.mark.parametrize("spelling", ["-t", "--temp", "--temperature"])
+def test_every_spelling_of_an_option_means_the_same(run, spelling):
+    assert run(spelling, "0.5")[1].temperature == 0.5
+
+
+def test_a_switch_can_be_turned_off_again(run):
+    assert run("--ignore-eos")[0].ignore_eos is True
+    assert run("--no-ignore-eos")[0].ignore_eos is False
+
+
+def test_typer_sees_one_parameter_a_field():
+    @takes_groups
+    def command(prompt: PromptOptions, *, other: int = 1) -> None: ...
+
+    assert set(inspect.signature(command).parameters) == {
+        *PromptOptions.__dataclass_fields__,
+        "other",
+    }
+
+
+def test_sampling_options_are_named_as_the_engine_s_parameters():
+    unknown = set(SamplingOptions.__dataclass_fields__) - set(SamplingParams.__dataclass_fields__)
+    assert unknown == set()
