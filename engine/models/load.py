@@ -27,7 +27,6 @@ from engine.models.facts import ModelFacts as ModelFacts
 from engine.models.form import FormChoice, Stored, choose_form, dtype_name, parse_dtype
 from engine.models.form import WeightForm as WeightForm
 from engine.models.mlxlm import model_classes
-from engine.models.room import available_bytes
 from engine.models.weights import (
     Packing,
     bring_in,
@@ -40,6 +39,8 @@ from engine.models.weights import (
     unpack,
     verify,
 )
+from engine.runtime.device import total_memory_bytes
+from engine.runtime.memory import host_memory_available
 from engine.text.template import ChatTemplate
 from engine.text.tokenizer import Tokenizer
 
@@ -68,6 +69,8 @@ class LoadOptions:
     """What the model is called in facts and messages; None takes it from the folder."""
     available_bytes: int | None = None
     """Memory the weights may fill; None asks the system."""
+    preflight: Callable[[ModelFacts], None] | None = None
+    """Is told the facts before any weight is read; what it raises ends the load."""
 
 
 @dataclass(slots=True)
@@ -85,11 +88,15 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Built:
+class _Planned:
+    """A model whose weights are chosen and checked, and not read yet."""
+
     model: Any
     args: Any
+    weights: dict[str, mx.array]
     choice: FormChoice
     packings: dict[str, Packing]
+    """Of the modules that stay packed."""
 
 
 def load(
@@ -107,9 +114,9 @@ def load(
     """
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
-    built = _build(folder, config, options, progress)
+    planned = _plan(folder, config, options)
     with _misfits(folder):
-        geometry = read_geometry(built.model)
+        geometry = read_geometry(planned.model)
     if tokenizer.vocab_size > geometry.vocab_size:
         raise ModelFileError(
             folder,
@@ -118,9 +125,13 @@ def load(
         )
     generation = read_json(folder / "generation_config.json") or {}
     template = ChatTemplate.from_folder(folder, tokenizer)
+    facts = _facts(folder, config, planned, geometry, options.name, template)
+    if options.preflight is not None:
+        options.preflight(facts)
+    bring_in(planned.weights, folder, progress)
     return LoadedModel(
-        model=built.model,
-        facts=_facts(folder, config, built, geometry, options.name, template),
+        model=planned.model,
+        facts=facts,
         tokenizer=tokenizer,
         template=template,
         eos_ids=eos_ids(config, generation, tokenizer.eos_ids, geometry.vocab_size),
@@ -128,12 +139,7 @@ def load(
     )
 
 
-def _build(
-    folder: Path,
-    config: dict[str, Any],
-    options: LoadOptions,
-    progress: Callable[[float], None] | None,
-) -> _Built:
+def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planned:
     _refuse_unknown_quantization(config)
     model_class, model_args = model_classes(config)
     with _misfits(folder):
@@ -145,16 +151,16 @@ def _build(
             weights = model.sanitize(weights)
     packings = find_packings(model, weights, folder)
     choice = _choose(model, weights, packings, options)
-    held = {} if choice.dense else packings
     if choice.dense:
         unpack(weights, packings, choice.dtype)
+        packings = {}
     else:
         keep_packed(model, packings)
     cast(weights, choice.dtype, getattr(model, "cast_predicate", None))
     verify(model, weights, folder)
     model.eval()
-    bring_in(model, weights, folder, progress)
-    return _Built(model=model, args=args, choice=choice, packings=held)
+    model.load_weights(list(weights.items()), strict=False)
+    return _Planned(model, args, weights, choice, packings)
 
 
 def _choose(
@@ -163,7 +169,7 @@ def _choose(
     on_cpu = mx.default_device() == mx.cpu
     available = options.available_bytes
     if available is None and on_cpu:
-        available = available_bytes()
+        available = host_memory_available() or total_memory_bytes() // 2
     stored = Stored(
         packed=bool(packings),
         weights_count=sum(array.size for array in flat_parameters(model).values()),
@@ -177,24 +183,24 @@ def _choose(
 def _facts(
     folder: Path,
     config: dict[str, Any],
-    built: _Built,
+    planned: _Planned,
     geometry: Geometry,
     name: str | None,
     template: ChatTemplate | None,
 ) -> ModelFacts:
-    arrays = flat_parameters(built.model).values()
+    arrays = flat_parameters(planned.model).values()
     return ModelFacts(
         name=name or model_name(folder),
         path=folder,
         family=str(config["model_type"]),
         vocab_size=geometry.vocab_size,
-        context_tokens=context_or_fallback(config, built.args),
+        context_tokens=context_or_fallback(config, planned.args),
         layers=geometry.layers,
         kv_bytes_per_token=geometry.kv_bytes_per_token,
         dtype=dtype_name(main_dtype(arrays)),
-        quantization=quantization_label(str(packing) for packing in built.packings.values()),
+        quantization=quantization_label(str(packing) for packing in planned.packings.values()),
         weight_bytes=sum(array.nbytes for array in arrays),
-        notes=(built.choice.note,),
+        notes=(planned.choice.note,),
         template_text=None if template is None else template.source,
     )
 

@@ -160,12 +160,9 @@ def verify(model: nn.Module, weights: Mapping[str, mx.array], folder: Path) -> N
 
 
 def bring_in(
-    model: nn.Module,
-    weights: dict[str, mx.array],
-    folder: Path,
-    progress: Callable[[float], None] | None = None,
+    weights: dict[str, mx.array], folder: Path, progress: Callable[[float], None] | None = None
 ) -> None:
-    """Evaluate the weights, largest first, and give them to the model; empties `weights`.
+    """Evaluate the weights, the largest first.
 
     Raises:
         ModelFileError: A tensor could not be read.
@@ -182,8 +179,6 @@ def bring_in(
         done += weights[name].nbytes
         if progress is not None:
             progress(done / total)
-    model.load_weights(list(weights.items()), strict=False)
-    weights.clear()
 
 
 def flat_parameters(model: nn.Module) -> dict[str, mx.array]:

@@ -8,8 +8,8 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from engine.errors import InvalidParams, ModelFileError, UnsupportedModel
-from engine.models.load import LoadOptions, WeightForm, load
+from engine.errors import InvalidParams, MemoryShort, ModelFileError, UnsupportedModel
+from engine.models.load import LoadOptions, ModelFacts, WeightForm, load
 from engine.models.mlxlm import import_generation
 from tests.engine.models.tiny import EOS_ID, FAMILIES, VOCAB_SIZE, write_json, write_tiny
 
@@ -159,6 +159,21 @@ def test_generation_defaults_are_read_and_unusable_ones_are_unsaid(tmp_path):
     )
     defaults = load(folder).generation
     assert (defaults.temperature, defaults.top_k, defaults.top_p) == (0.6, 20, None)
+
+
+def test_the_preflight_knows_everything_before_a_weight_is_read(tmp_path):
+    folder = write_tiny(tmp_path, quantize=PACKED)
+    told: list[ModelFacts] = []
+    seen: list[float] = []
+
+    def refuse(facts: ModelFacts) -> None:
+        told.append(facts)
+        raise MemoryShort(2, 1, "too large")
+
+    with pytest.raises(MemoryShort):
+        load(folder, LoadOptions(preflight=refuse), progress=seen.append)
+    assert seen == []
+    assert told == [load(folder).facts]
 
 
 def test_progress_ends_at_one(tmp_path):
