@@ -15,6 +15,7 @@ from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, PlainGroup
 
 COMMANDS = MappingProxyType(
     {
+        "doctor": "mlxcel_cli.commands.doctor:doctor",
         "generate": "mlxcel_cli.commands.generate:generate",
         "models": "mlxcel_cli.commands.models:models_app",
     }
