@@ -110,7 +110,7 @@ class Forwards:
                 host[index] = row.ids[-1]
         newest: mx.array | None = None
         for source, pairs in lazy.items():
-            tokens = _drawn_tokens(source)
+            tokens = self._tokens_of(source)
             straight = len(pairs) == len(indices) and tokens.shape[0] == width
             if straight and all(to == at for to, at in pairs):
                 return tokens
@@ -120,6 +120,17 @@ class Forwards:
             base = mx.array(host, mx.int32) if newest is None else newest
             newest = mx.where(mx.array(chosen), tokens[mx.array(take)], base)
         return mx.array(host, mx.int32) if newest is None else newest
+
+    def _tokens_of(self, ticket: Ticket) -> mx.array:
+        """What a step drew, or will have drawn; a step that failed fails the next one too."""
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.draw is None:
+            # The rows it waited for are gone, so nothing else would draw it.
+            assert not any(ticket in row.in_flight[1:] for row in ticket.rows)
+            self.draw(ticket)
+        assert ticket.draw is not None
+        return ticket.draw.tokens
 
     def _logits(self, rows: Ids[Sequence], newest: mx.array) -> mx.array:
         """float[W, V]."""
@@ -178,8 +189,3 @@ def readable(drawn: Draw, logits: mx.array) -> mx.array:
     """int32[R]: the drawn tokens, -1 where the logit that was chosen is not finite."""
     chosen = mx.take_along_axis(logits, drawn.tokens[:, None], axis=-1)[:, 0]
     return mx.where(mx.isfinite(chosen), drawn.tokens, -1)
-
-
-def _drawn_tokens(ticket: Ticket) -> mx.array:
-    assert ticket.draw is not None, "a row's step is submitted after the one before was drawn"
-    return ticket.draw.tokens
