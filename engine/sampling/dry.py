@@ -65,6 +65,7 @@ class DryHistory:
 
     def extend(self, ids: Sequence[int], upto: int) -> None:
         """Cover ``ids[:upto]``; going back, or far ahead, starts over."""
+        assert 0 <= upto <= len(ids), "DRY is asked about tokens that are not known yet"
         if not 0 <= upto - self.upto <= FEW_TOKENS:
             self._rebuild(ids, upto)
             return

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import mlx.core as mx
-import numpy as np
 
 from engine.sampling.chain import LEAST_TEMPERATURE, Knobs, Stages, StepKnobs
 from engine.sampling.logprobs import LogprobRows
@@ -151,12 +150,12 @@ def _log(value: float) -> float:
 
 
 def _greedy(samplers: Samplers) -> mx.array:
-    return mx.array(np.array([row is None or row.is_greedy for row in samplers])[:, None])
+    return mx.array([[row is None or row.is_greedy] for row in samplers])
 
 
 def _column(values: Sequence[float]) -> mx.array:
-    return mx.array(np.array(values, np.float32)[:, None])
+    return mx.array([[value] for value in values], mx.float32)
 
 
 def _ranks(values: Sequence[int]) -> mx.array:
-    return mx.array(np.array(values, np.int32)[:, None])
+    return mx.array([[value] for value in values], mx.int32)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import numpy.typing as npt
 
 from engine.outcome import TokenLogprob, TokenLogprobs
 from engine.sampling.thresholds import descending
@@ -58,14 +57,14 @@ def measure_logprobs(
 
 
 def read_logprobs(
-    asking: LogprobRows, tokens: Sequence[int], values: Sequence[npt.NDArray[Any]]
+    asking: LogprobRows, tokens: Sequence[int], values: Sequence[Sequence[Any]]
 ) -> dict[int, TokenLogprobs]:
     """The asking rows' values as plain Python.
 
     Args:
         asking: as given to ``measure_logprobs``.
         tokens: what was drawn, of all rows.
-        values: the arrays ``measure_logprobs`` gave, read.
+        values: the arrays ``measure_logprobs`` gave, read: nested lists or NumPy arrays.
 
     Returns:
         By row of the batch.

@@ -53,6 +53,8 @@ class PenaltyWindow:
 
     def extend(self, ids: Sequence[int], upto: int) -> None:
         """Cover ``ids[:upto]``; O(new tokens) forward, a rebuild backward or over a gap."""
+        # A slice past the end would be short without a word.
+        assert 0 <= upto <= len(ids), "the window is asked for tokens that are not known yet"
         start = 0 if self.size is None else max(0, upto - self.size)
         if upto < self.upto or start >= self.upto:
             self._clear()

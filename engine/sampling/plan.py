@@ -6,10 +6,9 @@ Nothing here reads the device: a draw is lazy, and the engine decides when its a
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
-import numpy as np
-from numpy.typing import ArrayLike
 
 from engine.outcome import TokenLogprobs
 from engine.sampling.adjustments import Adjustment, Uploaded, adjust, upload_adjustments
@@ -25,6 +24,8 @@ from engine.sampling.knobs import (
 from engine.sampling.logprobs import LogprobRows, finite, measure_logprobs, read_logprobs
 from engine.sampling.penalties import PenaltyWindow, penalise, upload_windows
 from engine.sampling.row_sampler import RowSampler
+
+LOW_BITS = 0xFFFFFFFF
 
 Program = Callable[..., tuple[mx.array, ...]]
 """A compiled chain: (logits, keys, steps, knobs) to its arrays."""
@@ -157,7 +158,7 @@ class DrawPlan:
         if self.stages is None or self.knobs is None:
             return Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
         keys = [0 if row.sampler is None else row.sampler.token_key(row.position) for row in rows]
-        pairs = mx.array(np.array(keys, np.uint64).view(np.uint32).reshape(-1, 2))
+        pairs = mx.array([[key & LOW_BITS, key >> 32] for key in keys], mx.uint32)
         steps = step_knobs(self.stages, self.samplers, [row.position for row in rows])
         if self._program is None:
             return run_chain(self.stages, logits, pairs, steps, self.knobs)
@@ -199,16 +200,15 @@ def draw(plan: DrawPlan, rows: Sequence[DrawRow], logits: mx.array, newest: mx.a
     return Draw(drawn.tokens, drawn.kept_logprob, logprobs, plan.asking)
 
 
-def read_draw(drawn: Draw, values: Sequence[ArrayLike]) -> DrawReading:
+def read_draw(drawn: Draw, values: Sequence[Sequence[Any]]) -> DrawReading:
     """A draw as plain values.
 
     Args:
         drawn: what ``draw`` gave.
         values: ``drawn.arrays()`` after the engine's guarded read: nested lists or NumPy arrays.
     """
-    arrays = [np.asarray(value) for value in values]
-    tokens = tuple(int(token) for token in arrays[0])
-    rest = arrays[1:]
+    tokens = tuple(int(token) for token in values[0])
+    rest = list(values[1:])
     feedback: tuple[float | None, ...] = (None,) * len(tokens)
     if drawn.feedback is not None:
         feedback = tuple(finite(value) for value in rest.pop(0))

@@ -54,6 +54,11 @@ def test_the_whole_context_is_counted_without_a_size(ids: list[int]) -> None:
     assert counted(window) == Counter(ids)
 
 
+def test_a_window_refuses_tokens_that_are_not_known_yet() -> None:
+    with pytest.raises(AssertionError, match="not known yet"):
+        PenaltyWindow(4).extend([1, 2, 3], 4)
+
+
 def test_a_copy_moves_on_its_own() -> None:
     window = PenaltyWindow(3)
     window.extend([1, 2, 3, 4], 3)
