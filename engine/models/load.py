@@ -6,7 +6,7 @@ stdout and no code that comes with a model is run.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from engine.models.weights import (
     keep_packed,
     main_dtype,
     read_weights,
+    start,
     unpack,
     verify,
 )
@@ -70,7 +71,8 @@ class LoadOptions:
     available_bytes: int | None = None
     """Memory the weights may fill; None asks the system."""
     preflight: Callable[[ModelFacts], None] | None = None
-    """Is told the facts before any weight is read; what it raises ends the load."""
+    """Is told the facts, but for the template, before any weight is read; what it raises ends the
+    load."""
 
 
 @dataclass(slots=True)
@@ -113,28 +115,30 @@ def load(
         InvalidParams: The options ask for what this checkpoint cannot give.
     """
     config = read_config(folder)
-    tokenizer = Tokenizer.from_folder(folder)
     planned = _plan(folder, config, options)
     with _misfits(folder):
         geometry = read_geometry(planned.model)
-    if tokenizer.vocab_size > geometry.vocab_size:
+    facts = _facts(folder, config, planned, geometry, options.name)
+    if options.preflight is not None:
+        options.preflight(facts)
+    start(planned.weights)
+    # A large vocabulary takes 0.1 s to read: the first weights come in meanwhile.
+    tokenizer = Tokenizer.from_folder(folder)
+    if tokenizer.vocab_size > facts.vocab_size:
         raise ModelFileError(
             folder,
             f"the tokenizer has {tokenizer.vocab_size} tokens, "
-            f"but the model's output is only {geometry.vocab_size} wide",
+            f"but the model's output is only {facts.vocab_size} wide",
         )
-    generation = read_json(folder / "generation_config.json") or {}
     template = ChatTemplate.from_folder(folder, tokenizer)
-    facts = _facts(folder, config, planned, geometry, options.name, template)
-    if options.preflight is not None:
-        options.preflight(facts)
+    generation = read_json(folder / "generation_config.json") or {}
     bring_in(planned.weights, folder, progress)
     return LoadedModel(
         model=planned.model,
-        facts=facts,
+        facts=replace(facts, template_text=None if template is None else template.source),
         tokenizer=tokenizer,
         template=template,
-        eos_ids=eos_ids(config, generation, tokenizer.eos_ids, geometry.vocab_size),
+        eos_ids=eos_ids(config, generation, tokenizer.eos_ids, facts.vocab_size),
         generation=generation_defaults(generation),
     )
 
@@ -186,7 +190,6 @@ def _facts(
     planned: _Planned,
     geometry: Geometry,
     name: str | None,
-    template: ChatTemplate | None,
 ) -> ModelFacts:
     arrays = flat_parameters(planned.model).values()
     return ModelFacts(
@@ -201,7 +204,7 @@ def _facts(
         quantization=quantization_label(str(packing) for packing in planned.packings.values()),
         weight_bytes=sum(array.nbytes for array in arrays),
         notes=(planned.choice.note,),
-        template_text=None if template is None else template.source,
+        template_text=None,
     )
 
 

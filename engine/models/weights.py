@@ -159,6 +159,11 @@ def verify(model: nn.Module, weights: Mapping[str, mx.array], folder: Path) -> N
             )
 
 
+def start(weights: dict[str, mx.array]) -> None:
+    """Begin to evaluate the largest weight in the background."""
+    mx.async_eval(weights[_largest_first(weights)[0]])  # type: ignore[no-untyped-call]
+
+
 def bring_in(
     weights: dict[str, mx.array], folder: Path, progress: Callable[[float], None] | None = None
 ) -> None:
@@ -167,11 +172,9 @@ def bring_in(
     Raises:
         ModelFileError: A tensor could not be read.
     """
-    # The last to be unpacked are the smallest: what unpacking holds besides never tops the peak.
-    names = sorted(weights, key=lambda name: weights[name].nbytes, reverse=True)
     total = sum(array.nbytes for array in weights.values()) or 1
     done = 0
-    for name in names:
+    for name in _largest_first(weights):
         try:
             mx.eval(weights[name])
         except RuntimeError as error:
@@ -194,6 +197,11 @@ def main_dtype(weights: Iterable[mx.array]) -> mx.Dtype:
         if mx.issubdtype(array.dtype, mx.floating):
             sizes[array.dtype] = sizes.get(array.dtype, 0) + array.size
     return max(sizes, key=lambda dtype: sizes[dtype], default=mx.float32)
+
+
+def _largest_first(weights: Mapping[str, mx.array]) -> list[str]:
+    """The last to be unpacked are the smallest: what unpacking holds never tops the peak."""
+    return sorted(weights, key=lambda name: weights[name].nbytes, reverse=True)
 
 
 def _packing(
