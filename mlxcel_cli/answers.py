@@ -39,6 +39,8 @@ class ModelReport:
     has_template: bool
     notes: tuple[str, ...] = ()
     """What was chosen and why."""
+    warnings: tuple[str, ...] = ()
+    """What makes it slower or worse than it could be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

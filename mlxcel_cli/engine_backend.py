@@ -25,18 +25,18 @@ from mlxcel_cli.prompt_input import PromptInput
 
 if TYPE_CHECKING:
     from engine.models.load import LoadedModel
-    from engine.session import Answer, Session, SessionEvent
+    from engine.session import Answer, SessionEvent
     from engine.text.rendered import RenderedPrompt
     from engine.text.thinking import TextPart, ThinkingFilter
     from engine.text.tokenizer import Tokenizer
+    from mlxcel_cli.model_loading import ReadyModel
 
 
 class EngineBackend:
     """One model, one Engine, one Session."""
 
     def __init__(self) -> None:
-        self._loaded: LoadedModel | None = None
-        self._session: Session | None = None
+        self._ready: ReadyModel | None = None
 
     def load(self, request: ModelRequest, report: Callable[[Progress], None]) -> ModelReport:
         """Find the model, bring it if need be, and load it.
@@ -44,18 +44,19 @@ class EngineBackend:
         Raises:
             EngineError: there is no such model, it is broken, or it would not fit.
         """
-        _prepare_blas(request)
+        started_s = time.perf_counter()
+        notes, warnings = _prepare_blas(request)
         from mlxcel_cli.model_loading import load_model
 
-        started_s = time.perf_counter()
-        self._loaded, self._session = load_model(request, report)
-        facts = self._loaded.facts
+        self._ready = load_model(request, report)
+        facts = self._ready.loaded.facts
         return ModelReport(
             name=facts.name,
             path=facts.path,
             load_s=time.perf_counter() - started_s,
-            has_template=self._loaded.template is not None,
-            notes=facts.notes,
+            has_template=self._ready.loaded.template is not None,
+            notes=(*self._ready.notes, *notes),
+            warnings=warnings,
         )
 
     def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
@@ -64,17 +65,18 @@ class EngineBackend:
         Raises:
             EngineError: the prompt does not fit, the template refuses it, the backend fails.
         """
-        if self._loaded is None or self._session is None:
+        if self._ready is None:
             raise EngineClosed("no model is loaded")
         from engine.session import Answer, PrefillProgress
 
-        prompt = _render(self._loaded, request.prompt)
-        params = _sequence_params(self._loaded.tokenizer, prompt, request)
-        thinking = _thinking_filter(self._loaded, prompt, raw=request.prompt.raw is not None)
+        loaded = self._ready.loaded
+        prompt = _render(loaded, request.prompt)
+        params = _sequence_params(loaded.tokenizer, prompt, request)
+        thinking = _thinking_filter(loaded, prompt, raw=request.prompt.raw is not None)
         shown = _Shown()
         if request.prompt.prefill:
             yield from shown.keep((Piece(request.prompt.prefill),))
-        events = self._session.generate(params, stops=request.stops)
+        events = self._ready.session.generate(params, stops=request.stops)
         # A generator in truth: closing it frees the row on this thread, now.
         with closing(cast("Generator[SessionEvent, None, None]", events)):
             for event in events:
@@ -88,15 +90,22 @@ class EngineBackend:
 
     def unload(self) -> None:
         """Free the model; idempotent."""
-        self._session = None
-        self._loaded = None
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.held.close()
 
 
-def _prepare_blas(request: ModelRequest) -> None:
-    from engine.runtime.blas import prepare_blas
+def _prepare_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Notes on the BLAS that was chosen, and a warning if it is the slow one."""
+    from engine.runtime.blas import Route, prepare_blas
 
-    machine = request.settings.machine
-    prepare_blas(request.settings.cache_home, machine.blas, None)
+    chosen = prepare_blas(request.settings.cache_home, request.settings.machine.blas)
+    if chosen.route is Route.STOCK:
+        why = "; ".join(chosen.notes) or "none was found"
+        return (), (f"no fast BLAS is used, answers are slow ({why}); see mlxcel doctor",)
+    library = f", {chosen.library}" if chosen.library is not None else ""
+    threads = f", {chosen.threads} threads" if chosen.threads is not None else ""
+    return (f"BLAS: {chosen.route.value}{library}{threads}", *chosen.notes), ()
 
 
 def _render(loaded: "LoadedModel", prompt: PromptInput) -> "RenderedPrompt":

@@ -133,6 +133,8 @@ class _Generation:
         raise AssertionError("load ended without a report")
 
     def _introduce(self, report: ModelReport) -> None:
+        for warning in report.warnings:
+            self._output.note(f"mlxcel: {warning}")
         if self._options.output.verbose:
             for note in (f"{report.name} ({report.path})", *report.notes):
                 self._output.note(f"mlxcel: {note}")

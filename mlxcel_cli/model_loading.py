@@ -4,11 +4,26 @@ Imports MLX; only the engine thread imports this.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
 
 from engine.engine import Engine
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.models.progress import Progress
 from engine.models.resolve import ModelPlaces, resolve
+from engine.prefill import PrefillPacer
+from engine.runtime.cpu_jit import prepare_cpu
+from engine.runtime.device import DeviceFacts, device_facts
+from engine.runtime.memory import (
+    MemoryNeed,
+    clear_interval,
+    memory_available,
+    preflight,
+    wired_limit,
+)
 from engine.session import Session
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.config import Settings
@@ -16,30 +31,53 @@ from mlxcel_cli.config import Settings
 LOAD_STEPS = 100
 """A load reports its part of 1; a Progress counts in whole steps."""
 
+CHECKED_CONTEXT_TOKENS = 4096
+"""KV is checked for at most this many tokens when no context was asked for: it is allocated as
+an answer grows, and few answers fill the context a model was made for."""
 
-def load_model(
-    request: ModelRequest, report: Callable[[Progress], None]
-) -> tuple[LoadedModel, Session]:
+
+@dataclass(slots=True)
+class ReadyModel:
+    """A model with everything that runs it, until it is closed."""
+
+    loaded: LoadedModel
+    engine: Engine
+    session: Session
+    notes: tuple[str, ...]
+    held: ExitStack
+    """What has to be given back: wired memory."""
+
+
+def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> ReadyModel:
     """The model, ready to answer.
 
     Raises:
         EngineError: there is no such model, it is broken, or it would not fit.
     """
-    places = model_places(request.settings)
-    found = resolve(request.name, places, offline=request.offline, allow_pull=True, progress=report)
+    device = device_facts()
+    prepare_cpu()
+    found = resolve(
+        request.name,
+        model_places(request.settings),
+        offline=request.offline,
+        allow_pull=True,
+        progress=report,
+    )
+    if not request.force:
+        _check_files(found.folder, device)
     loaded = load(
         found.folder,
         LoadOptions(dtype=request.dtype, form=_form(request), name=found.name),
         progress=lambda part: report(Progress("loading", int(part * LOAD_STEPS), LOAD_STEPS)),
     )
-    machine = request.settings.machine
-    clear_every = machine.cache_clear_interval
-    engine = (
-        Engine(loaded, context_tokens=request.context_tokens)
-        if clear_every is None
-        else Engine(loaded, context_tokens=request.context_tokens, clear_every=clear_every)
-    )
-    return loaded, Session(engine, pipelined=not machine.force_sync)
+    need = _need(loaded, request)
+    if not request.force:
+        _check_context(need, device)
+    held = ExitStack()
+    held.enter_context(wired_limit(device, need.total_bytes, mx))
+    engine, session = _start(loaded, device, request)
+    notes = (*found.notes, *loaded.facts.notes, *_device_notes(device, request.settings))
+    return ReadyModel(loaded, engine, session, notes, held)
 
 
 def model_places(settings: Settings) -> ModelPlaces:
@@ -47,6 +85,59 @@ def model_places(settings: Settings) -> ModelPlaces:
     return ModelPlaces(
         home=settings.cache_home, hub_cache=settings.hub_cache, aliases=settings.aliases
     )
+
+
+def _start(
+    loaded: LoadedModel, device: DeviceFacts, request: ModelRequest
+) -> tuple[Engine, Session]:
+    machine = request.settings.machine
+    engine = Engine(
+        loaded,
+        context_tokens=request.context_tokens,
+        clear_every=clear_interval(device.kind, machine.cache_clear_interval),
+    )
+    session = Session(
+        engine,
+        pacer=PrefillPacer(fixed_tokens=machine.prefill_chunk),
+        pipelined=not machine.force_sync,
+    )
+    return engine, session
+
+
+def _need(loaded: LoadedModel, request: ModelRequest) -> MemoryNeed:
+    facts = loaded.facts
+    asked = request.context_tokens
+    context = CHECKED_CONTEXT_TOKENS if asked is None else asked
+    return MemoryNeed(
+        weight_bytes=facts.weight_bytes,
+        kv_bytes_per_token=facts.kv_bytes_per_token,
+        context_tokens=min(context, facts.context_tokens),
+    )
+
+
+def _check_files(folder: Path, device: DeviceFacts) -> None:
+    """Refuse a model whose files alone are too much, before a byte of them is read."""
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    preflight(MemoryNeed(stored, 0, 0), device)
+
+
+def _check_context(need: MemoryNeed, device: DeviceFacts) -> None:
+    """Refuse a context whose KV would not fit beside the weights, which are in memory now."""
+    available = memory_available(device)
+    # What a CPU has left does not hold the weights any more; a GPU tells all it has.
+    if device.kind == "cpu" and available:
+        available += need.weight_bytes
+    preflight(need, device, available_bytes=available)
+
+
+def _device_notes(device: DeviceFacts, settings: Settings) -> tuple[str, ...]:
+    notes = [f"device: {device.kind}, {device.name}"]
+    if settings.machine.deterministic:
+        notes.append(
+            "MLXCEL_DETERMINISTIC: MLX has no width-independent kernels on this device; one "
+            "answer at a time is always computed alike"
+        )
+    return tuple(notes)
 
 
 def _form(request: ModelRequest) -> WeightForm:
