@@ -43,6 +43,12 @@ def read_stamp(folder: Path) -> Stamp | None:
             return None
 
 
+def is_made_from(folder: Path, identity: str) -> bool:
+    """Whether ``folder`` is a complete conversion, by this version, of that source."""
+    stamp = read_stamp(folder)
+    return stamp is not None and stamp.source == identity
+
+
 def fingerprint(file: Path) -> str:
     """Identifies a large file by its size, its first and its last MiB.
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from engine.errors import PullFailed
 from engine.models.atomic import create_folder
-from engine.models.gguf.convert import is_made_from, write_model, writing
 from engine.models.progress import Progress, ProgressReport, no_report
+from engine.models.stamp import is_made_from
 
 STARTER_NAME = "SmolLM2-135M-Instruct"
 """The starter's name, and its folder's in the cache."""
@@ -54,6 +54,10 @@ def ensure_starter(home: Path, *, progress: ProgressReport = no_report) -> Path:
         ModelFileError: the cache folder cannot be written.
     """
     target = starter_folder(home)
+    if has_starter(home):
+        return target
+    # The conversion needs numpy, 0.05 s that only the first start need pay.
+    from engine.models.gguf.convert import write_model, writing
 
     def build(folder: Path) -> None:
         work = folder / "download"

@@ -32,7 +32,7 @@ from engine.models.gguf.tokenizer_files import (
 from engine.models.gguf.vocabulary import Vocabulary, read_vocabulary
 from engine.models.gguf.weight_file import write_weights
 from engine.models.progress import Progress, ProgressReport, no_report
-from engine.models.stamp import Stamp, fingerprint, read_stamp, write_stamp
+from engine.models.stamp import Stamp, fingerprint, is_made_from, read_stamp, write_stamp
 
 Placed = list[tuple[TensorInfo, Placement]]
 
@@ -65,12 +65,6 @@ def convert_gguf(
         )
     stamp = read_stamp(target)
     return stamp.notes if stamp is not None else ()
-
-
-def is_made_from(folder: Path, identity: str) -> bool:
-    """Whether ``folder`` is a complete conversion, by this version, of that source."""
-    stamp = read_stamp(folder)
-    return stamp is not None and stamp.source == identity
 
 
 @contextmanager
