@@ -6,6 +6,7 @@ every rank of a distributed run could replay them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Ids
 from typing import Any
 
@@ -173,7 +174,7 @@ def masked(hooks: RowHooks, ids: Ids[int], logits: mx.array, entry: int) -> mx.a
     """``logits`` with what a row's hook adds to its entry.
 
     Raises:
-        HookFailed: the hook raised.
+        HookFailed: the hook raised, or forbids every token.
     """
     try:
         mask = hooks.mask(ids)
@@ -181,6 +182,8 @@ def masked(hooks: RowHooks, ids: Ids[int], logits: mx.array, entry: int) -> mx.a
         raise HookFailed(f"{type(error).__name__}: {error}") from error
     if mask is None:
         return logits
+    if float(mask.max()) == -math.inf:
+        raise HookFailed("the mask allows no token")
     added: mx.array = logits.at[entry].add(mx.array(mask, logits.dtype))
     return added
 
