@@ -19,8 +19,19 @@ from engine.kv.storage import Storage
 FULL_WINDOW_FACTOR = 4
 """A window layer keeps the full length up to a context of this many windows."""
 
-SOLO_FAMILIES = frozenset({"afm7"})
-"""Families whose batched forward is wrong in mlx-lm itself (0.32.2): offsets from key lengths."""
+SOLO_FAMILIES = {
+    "afm7": "takes positions from key lengths",
+    "gpt_bigcode": "takes positions as one number",
+    "minimax_m3_vl": "chooses blocks of keys by slot, as if all rows ended at the same one",
+    "phi3small": "adds a batch's mask to scores of another shape",
+}
+"""Families whose ragged batches are wrong or fail in mlx-lm itself (0.32.2), and why."""
+
+GROUPED_MASK_FAMILIES = frozenset({"gemma2"})
+"""Families that mask scores of [B, key heads, queries a key, L, K] where heads are grouped."""
+
+SCALAR_ROPE = "DynamicNTKScalingRoPE"
+"""mlx-lm's rotation whose base follows the length, and which takes one length for all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +53,32 @@ def choose_storage(model: Any, *, family: str, context_tokens: int) -> StorageCh
         context_tokens: most tokens a row will hold.
     """
     caches = fresh_caches(model)
-    chosen = _Layers(context_tokens)
-    handed = None if family in SOLO_FAMILIES else [chosen.take(cache) for cache in caches]
-    if handed is None or None in handed:
+    reason = SOLO_FAMILIES.get(family)
+    if _has_scalar_rope(model):
+        reason = "rotates by a base that follows the length of one row"
+    if reason is not None:
+        return _solo(model, f"{family} {reason}")
+    chosen = _Layers(context_tokens, grouped=_masks_grouped_heads(model, family))
+    handed = [chosen.take(cache) for cache in caches]
+    if None in handed:
         names = sorted({type(cache).__name__ for cache in caches})
-        return StorageChoice(
-            Solo(lambda: fresh_caches(model)),
-            "one row at a time",
-            f"{family} keeps {', '.join(names)}, which rows cannot share",
-        )
+        return _solo(model, f"{family} keeps {', '.join(names)}, which rows cannot share")
     return StorageChoice(Pool(chosen.layers, handed), *chosen.explain())
+
+
+def _solo(model: Any, why: str) -> StorageChoice:
+    return StorageChoice(Solo(lambda: fresh_caches(model)), "one row at a time", why)
+
+
+def _has_scalar_rope(model: Any) -> bool:
+    modules = model.modules() if hasattr(model, "modules") else ()
+    return any(type(module).__name__ == SCALAR_ROPE for module in modules)
+
+
+def _masks_grouped_heads(model: Any, family: str) -> bool:
+    if family not in GROUPED_MASK_FAMILIES:
+        return False
+    return bool(model.args.num_attention_heads != model.args.num_key_value_heads)
 
 
 def fresh_caches(model: Any) -> list[Any]:
@@ -67,8 +94,9 @@ def fresh_caches(model: Any) -> list[Any]:
 class _Layers:
     """Translates mlx-lm's caches into pool layers, and remembers which kinds there were."""
 
-    def __init__(self, context_tokens: int) -> None:
+    def __init__(self, context_tokens: int, *, grouped: bool) -> None:
         self.layers: list[PoolLayer] = []
+        self._grouped = grouped
         self._context_tokens = context_tokens
         self._kinds: set[str] = set()
         self._windows: set[int] = set()
@@ -78,7 +106,7 @@ class _Layers:
         name = type(cache).__name__
         layer: PoolLayer
         if name == "KVCache":
-            layer = DenseLayer()
+            layer = DenseLayer(grouped=self._grouped)
         elif name == "RotatingKVCache" and cache.keep == 0:
             self._windows.add(cache.max_size)
             if self._context_tokens <= FULL_WINDOW_FACTOR * cache.max_size:

@@ -17,10 +17,13 @@ class DenseLayer(PoolLayer):
     Args:
         window: newest positions each token sees, its own included; None: all of them. A window
             layer keeps the full length while the context is short, so that it can be trimmed.
+        grouped: whether the family masks scores that have an axis more, for the queries a key.
     """
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self, window: int | None = None, *, grouped: bool = False) -> None:
         self.window = window
+        self._grouped = grouped
+        self._asked_wider = False
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.offset: int | mx.array = 0
@@ -73,8 +76,13 @@ class DenseLayer(PoolLayer):
         """The mask mlx-lm's families ask a cache for; None where an exact slice needs none."""
         forward = self._live()
         window = self.window if window_size is None else window_size
+        if window is not None and self.window is not None and window > self.window:
+            # mlx-lm's plamo3: one more than its cache keeps, so only a chunk's later tokens see it.
+            self._asked_wider = True
+            window = self.window if N == 1 else window
         if forward.start is None:
-            return forward.causal_mask(self._first(forward), window)
+            mask = forward.causal_mask(self._first(forward), window)
+            return mask[:, :, None] if self._grouped else mask
         if window is not None and forward.start + N <= window:
             window = None
         if N == 1 and (window is None or window == self.window):
@@ -98,8 +106,8 @@ class DenseLayer(PoolLayer):
 
     @property
     def cuts_inside(self) -> bool:
-        """Every position stands by itself."""
-        return True
+        """Every position stands by itself, unless a chunk sees more than single steps do."""
+        return not self._asked_wider
 
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""

@@ -30,6 +30,7 @@ class RingLayer(PoolLayer):
         self._forward: Forward | None = None
         self._pool_rows = 0
         self._handed: tuple[mx.array, mx.array] | None = None
+        self._asked_wider = False
 
     def begin(self, forward: Forward, pool_rows: int) -> None:
         """Take part in ``forward``."""
@@ -76,9 +77,10 @@ class RingLayer(PoolLayer):
     ) -> mx.array | str | None:
         """The mask mlx-lm's families ask a cache for."""
         forward = self._live()
-        window = min(self.window, window_size or self.window)
+        window = window_size or self.window
+        self._asked_wider |= window > self.window  # see `DenseLayer.make_mask`
         if N == 1:
-            return forward.ring_mask(self.ring, window)
+            return forward.ring_mask(self.ring, min(window, self.window))
         assert forward.start is not None
         if forward.start + N <= window and not return_array:
             return "causal"
@@ -116,8 +118,8 @@ class RingLayer(PoolLayer):
 
     @property
     def cuts_inside(self) -> bool:
-        """Every position stands by itself."""
-        return True
+        """Every position stands by itself, unless a chunk sees more than single steps do."""
+        return not self._asked_wider
 
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""
