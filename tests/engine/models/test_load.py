@@ -2,6 +2,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,3 +274,36 @@ def test_an_oversized_safetensors_header_is_refused_before_it_is_read(tmp_path):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2**40) + b"{}")
     with pytest.raises(ModelFileError, match="not a safetensors file"):
         load(folder)
+
+
+@pytest.mark.starter
+@on_cpu
+def test_the_starter_loads_dense_with_a_peak_close_to_its_final_size(starter_folder):
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    facts = load(starter_folder).facts
+    assert (facts.layers, facts.vocab_size, facts.context_tokens) == (30, 49152, 8192)
+    assert (facts.dtype, facts.quantization) == ("float32", None)
+    assert mx.get_peak_memory() - before <= 1.05 * facts.weight_bytes
+
+
+@pytest.mark.starter
+def test_the_starter_stays_packed_when_asked(starter_folder):
+    facts = load(starter_folder, LoadOptions(form=WeightForm.QUANTIZED)).facts
+    assert facts.quantization == "4-bit group 32 + 8-bit group 32"
+
+
+@pytest.mark.starter
+def test_a_load_that_fails_while_weights_come_in_ends_in_order(starter_folder, tmp_path):
+    for file in starter_folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.json").write_text("{")
+    code = (
+        "import sys, pathlib, engine.models.load as m\n"
+        "from engine.errors import ModelFileError\n"
+        "try:\n    m.load(pathlib.Path(sys.argv[1]))\n"
+        "except ModelFileError:\n    sys.exit(7)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert [subprocess.run(command, check=False).returncode for _ in range(3)] == [7, 7, 7]

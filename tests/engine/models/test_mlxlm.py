@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from engine.errors import UnsupportedModel
-from engine.models.mlxlm import model_classes
+from engine.models.mlxlm import knows_family, model_classes
 
 
 def run_fresh(source: str) -> str:
@@ -102,3 +102,28 @@ def test_a_model_type_that_mlx_lm_renames_gets_the_renamed_family():
 def test_what_is_no_family_is_refused_by_name(model_type):
     with pytest.raises(UnsupportedModel, match=str(model_type)):
         model_classes({"model_type": model_type})
+
+
+@pytest.mark.parametrize(
+    ("config", "known"),
+    [
+        ({"model_type": "llama"}, True),
+        ({"model_type": "mistral"}, True),
+        ({"model_type": "lfm2-vl"}, True),
+        ({"model_type": "bert"}, False),
+        ({"model_type": "../llama"}, False),
+        ({}, False),
+    ],
+)
+def test_a_family_is_known_by_its_module_renamed_or_not(config, known):
+    assert knows_family(config) is known
+
+
+def test_asking_for_a_family_imports_neither_mlx_nor_mlx_lm():
+    out = run_fresh(
+        "import sys\n"
+        "from engine.models.mlxlm import knows_family\n"
+        "assert knows_family({'model_type': 'llama'})\n"
+        "print(*{'mlx_lm', 'mlx.core'} & set(sys.modules))"
+    )
+    assert out.split() == []
