@@ -31,10 +31,12 @@ from engine.errors import (
 )
 from engine.finish import context_is_full
 from engine.forwards import Forwards, readable
+from engine.handover import Handover
 from engine.health import Health
 from engine.kv.choose import choose_storage
 from engine.kv.pool import CAPACITY_STEP
 from engine.ledger import Ledger
+from engine.lookup.governor import Governor
 from engine.lookup.verify_round import verify_round
 from engine.opening import new_row
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
@@ -42,6 +44,7 @@ from engine.params import LookupPolicy, SequenceParams
 from engine.prefill import PrefillPiece
 from engine.sampling.plan import DrawReading
 from engine.sequence import Phase, RowHooks, Sequence
+from engine.snapshot import CachedPrefix, SequenceSnapshot
 from engine.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -80,6 +83,7 @@ class Engine:
         self._ledger = Ledger(self._storage, clear_every=clear_every)
         self.drafting = Drafting(self._ledger, self._storage, self._forwards)
         self.unmeasured_policy = unmeasured_policy
+        self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)
         self._next_seq = 0
 
     @property
@@ -217,6 +221,83 @@ class Engine:
     def draft_room(self, seq: SeqId, max_draft: int) -> int:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
         return self.drafting.room(seq, max_draft)
+
+    # -- rows to and from elsewhere
+
+    def snapshot(self, seq: SeqId, *, governor: Governor | None = None) -> SequenceSnapshot:
+        """What another engine of this model needs to go on with a row; the row goes on too.
+
+        A row with steps in flight is taken as it was committed. Waits for the device.
+
+        Args:
+            seq: a row that reads its prompt or decodes.
+            governor: the draft budget's keeper of the row's drafter, to go along.
+
+        Raises:
+            SnapshotError: the row has ended or failed.
+            UnsupportedModel: this family's KV cannot be taken out.
+            EvalFailed: the backend threw.
+        """
+        return self._handover.snapshot(seq, governor)
+
+    def restore(
+        self,
+        snapshot: SequenceSnapshot,
+        *,
+        text: RowText | None = None,
+        hooks: RowHooks | None = None,
+    ) -> SeqId:
+        """Open a row that goes on where a snapshot was taken; what fails leaves no row.
+
+        Args:
+            snapshot: of this very model, from any process.
+            text: a fresh one with the row's stop strings; what was released before stays unsaid.
+            hooks: what decides for the row, if it had any.
+
+        Raises:
+            SnapshotMismatch: it is of another model or setup.
+            SnapshotError: it cannot be put into a row here.
+            ContextOverflow: this engine's context has no room for its next token.
+            EvalFailed: the backend threw.
+        """
+        return self._handover.restore(snapshot, text, hooks)
+
+    def detach(self, seq: SeqId, tokens: int | None = None) -> CachedPrefix:
+        """A copy of the KV of a row's first ``tokens`` tokens, None: of all committed ones.
+
+        The row may have finished, and may not have failed. Waits for the device.
+
+        Raises:
+            SnapshotError: the row has failed, is shorter, or its KV exists only as a whole.
+            UnsupportedModel: this family's KV cannot be taken out.
+            EvalFailed: the backend threw.
+        """
+        return self._handover.detach(seq, tokens)
+
+    def adopt(
+        self,
+        params: SequenceParams,
+        prefix: CachedPrefix,
+        *,
+        text: RowText | None = None,
+        hooks: RowHooks | None = None,
+    ) -> SeqId:
+        """`open`, with the KV of as many tokens as prompt and prefix share, but for the last.
+
+        `cached_tokens` says how many; `prefill` begins there. What fails leaves no row.
+
+        Raises:
+            SnapshotMismatch: the prefix is of another model or setup.
+            SnapshotError: they share nothing that can be used (`CachedPrefix.shared_tokens`).
+            InvalidParams, ContextOverflow: as `open`.
+            EvalFailed: the backend threw.
+        """
+        return self._handover.adopt(params, prefix, text, hooks)
+
+    def cached_tokens(self, seq: SeqId) -> int:
+        """Tokens of a row's prompt whose KV is there: where its prefill begins or goes on."""
+        row = self._ledger.row(seq)
+        return min(row.prompt_tokens, self._storage.length(row.slot))
 
     # -- what a row has come to
 

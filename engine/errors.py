@@ -13,6 +13,9 @@ EngineError
 ├── MemoryShort          weights and KV would not fit this machine
 ├── EngineClosed         the engine has stopped
 ├── UnknownSequence      no such sequence is open
+├── SnapshotError        a row's snapshot cannot be taken, cut, read or restored
+│   ├── SnapshotCorrupt      a file is no snapshot, damaged, or of another version
+│   └── SnapshotMismatch     it was made by another model or setup; names the differences
 └── RowError             one sequence failed; its neighbours go on
     ├── EvalFailed           the backend raised while it computed
     ├── NonFiniteLogits      the model gave NaN for every token
@@ -107,6 +110,28 @@ class EngineClosed(EngineError):
 
 class UnknownSequence(EngineError):
     """No such sequence is open."""
+
+
+class SnapshotError(EngineError):
+    """A row's snapshot cannot be taken, cut, read or restored."""
+
+
+class SnapshotCorrupt(SnapshotError):
+    """A file is no snapshot, is damaged, or is of a version this program does not read."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}")
+
+
+class SnapshotMismatch(SnapshotError):
+    """A snapshot was made by another model, or by the same one set up otherwise."""
+
+    def __init__(self, differences: tuple[str, ...]) -> None:
+        self.differences = differences
+        """Each names a property, what it is there and what it is here."""
+        super().__init__(f"the snapshot is of another model or setup: {'; '.join(differences)}")
 
 
 class RowError(EngineError):

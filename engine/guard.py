@@ -36,6 +36,18 @@ def read(array: mx.array) -> list:  # type: ignore[type-arg]  # nested as deep a
         raise EvalFailed(str(error)) from error
 
 
+def read_bytes(array: mx.array) -> bytes:
+    """The bytes of an array of any type, row by row; waits for the device.
+
+    Raises:
+        EvalFailed: the backend threw.
+    """
+    try:
+        return bytes(memoryview(array.reshape(-1).view(mx.uint8)))  # type: ignore[arg-type]
+    except BACKEND_ERRORS as error:
+        raise EvalFailed(str(error)) from error
+
+
 def evaluate(arrays: Sequence[mx.array]) -> None:
     """Compute ``arrays`` and wait.
 

@@ -15,6 +15,7 @@ from engine.errors import (
     ModelNotFound,
     PullFailed,
     RowError,
+    SnapshotError,
     TemplateError,
     UnsupportedModel,
 )
@@ -66,6 +67,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (MemoryError, ExitCode.MEMORY),
     (EngineClosed, ExitCode.GENERATION),
     (RowError, ExitCode.GENERATION),
+    (SnapshotError, ExitCode.STORAGE),
     (EngineError, ExitCode.FAILED),
     (ReaderGone, ExitCode.BROKEN_PIPE),
     (BrokenPipeError, ExitCode.BROKEN_PIPE),

@@ -129,8 +129,9 @@ class DenseLayer(PoolLayer):
             self.keys[slot] = mx.zeros_like(self.keys[slot])
             self.values[slot] = mx.zeros_like(self.values[slot])
 
-    def save(self, slot: int, tokens: int) -> RowArrays:
+    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
         """Copies of one row's first ``tokens`` positions, ``[1, H, tokens, D]`` each."""
+        del back
         if self.keys is None or self.values is None:
             return ()
         return (

@@ -58,8 +58,14 @@ class PoolLayer(Protocol):
     def clear(self, slot: int) -> None:
         """Zero one row."""
 
-    def save(self, slot: int, tokens: int) -> RowArrays:
-        """One row's state after its first ``tokens`` tokens, as arrays of its own."""
+    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
+        """One row's state after its first ``tokens`` tokens, as arrays of its own.
+
+        Args:
+            slot: the row.
+            tokens: how many it is of.
+            back: appends that it is behind the row's newest state.
+        """
 
     def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:
         """Put what `save` gave into a row."""

@@ -124,9 +124,9 @@ class RingLayer(PoolLayer):
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""
 
-    def save(self, slot: int, tokens: int) -> RowArrays:
-        """Copies of one row's ring, ``[1, H, ring, D]`` each."""
-        del tokens
+    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
+        """Copies of one row's ring, ``[1, H, ring, D]`` each; the slack is the way back."""
+        del tokens, back
         if self.keys is None or self.values is None:
             return ()
         return mx.contiguous(self.keys[slot : slot + 1]), mx.contiguous(

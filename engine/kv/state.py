@@ -126,12 +126,13 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self._held.discard(slot)
         self._before.pop(slot, None)
 
-    def save(self, slot: int, tokens: int) -> RowArrays:
-        """Copies of one row's state arrays; the state after exactly the row's length."""
+    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
+        """Copies of one row's state arrays, as they were ``back`` appends ago."""
         del tokens
         if slot not in self._held:
             return ()
-        return tuple(mx.contiguous(a[slot : slot + 1]) for a in self._pool if a is not None)
+        state = self._before[slot][-back] if back else self._pool
+        return tuple(mx.contiguous(a[slot : slot + 1]) for a in state if a is not None)
 
     def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:
         """Put what `save` gave into a row."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
+from engine.errors import SnapshotError
 from engine.kv.layer import RowArrays
 
 
@@ -28,11 +29,31 @@ class RowSnapshot:
     layers: tuple[RowArrays, ...]
     overshoot: int = 0
     """Tokens the row once held more than these; a ring has overwritten as many old ones."""
+    is_whole: bool = False
+    """Whether a layer (a ring, recurrent state) is of exactly these tokens: no prefix is in it."""
 
     @property
     def nbytes(self) -> int:
         """Bytes the arrays take."""
         return sum(array.nbytes for layer in self.layers for array in layer)
+
+    def first(self, tokens: int) -> "RowSnapshot":
+        """The KV of the first ``tokens`` tokens; a view, not a copy.
+
+        Raises:
+            SnapshotError: there are fewer, or this KV exists only as a whole.
+        """
+        if tokens == self.tokens:
+            return self
+        if not 0 <= tokens < self.tokens:
+            raise SnapshotError(f"KV of {self.tokens} tokens has no first {tokens}")
+        if self.is_whole:
+            raise SnapshotError(
+                f"this family's KV of {self.tokens} tokens cannot be cut to {tokens}: a ring or "
+                "recurrent state does not hold what it was earlier"
+            )
+        layers = tuple(tuple(array[:, :, :tokens] for array in layer) for layer in self.layers)
+        return RowSnapshot(tokens, layers)
 
 
 class Storage(Protocol):
@@ -82,8 +103,14 @@ class Storage(Protocol):
     def arrays(self) -> list[mx.array]:
         """Every array of the storage, for evaluation and accounting."""
 
-    def save(self, slot: int, tokens: int) -> RowSnapshot:
-        """Copies of a row's first ``tokens`` tokens (of all of them where it cannot be cut)."""
+    def save(self, slot: int, tokens: int, back: int = 0) -> RowSnapshot:
+        """Copies of a row's first ``tokens`` tokens (of all of them where it cannot be cut).
+
+        Args:
+            slot: the row.
+            tokens: at most those it held ``back`` tokens ago.
+            back: newest tokens to leave out, within `rewind_limit`; the row itself keeps them.
+        """
 
     def load(self, slot: int, snapshot: RowSnapshot) -> None:
         """Fill an empty row from a snapshot."""
