@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -25,7 +26,13 @@ def places() -> ModelPlaces:
     )
 
 
-def models(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def models(
+    *arguments: str, largest_file_bytes: int | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    def limit() -> None:
+        if largest_file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes))
+
     return subprocess.run(
         [sys.executable, "-m", "mlxcel_cli", "models", *arguments],
         env=os.environ | environ,
@@ -34,6 +41,7 @@ def models(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
+        preexec_fn=limit,
     )
 
 
@@ -158,3 +166,19 @@ def test_an_interrupted_pull_exits_130_and_the_next_one_goes_on(places):
         assert models("pull", "owner/name", **environ).returncode == 0
     assert arrived > 0
     assert hub.fetched("model.safetensors") == [f"bytes={arrived}-"]
+
+
+def test_a_disk_that_fills_up_says_so_and_what_arrived_is_kept(places):
+    config = b'{"model_type": "llama"}'
+    hub = FakeHub({"config.json": config, "model.safetensors": bytes(9_000_000)})
+    blobs = places.hub_cache / "models--owner--name" / "blobs"
+    with running(hub):
+        environ = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0"}
+        done = models("pull", "owner/name", largest_file_bytes=4_000_000, **environ)
+        assert done.returncode == ExitCode.PULL_FAILED
+        assert "File too large" in done.stderr
+        assert "mlxcel models pull owner/name goes on from there" in done.stderr
+        (partial,) = blobs.glob("*.mlxcel-partial")
+        assert partial.stat().st_size == 4_000_000
+        assert models("pull", "owner/name", **environ).returncode == 0
+    assert hub.fetched("model.safetensors")[1:] == ["bytes=4000000-"]
