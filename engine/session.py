@@ -208,11 +208,12 @@ class _Run:
 
     def take(self, outcome: StepOutcome) -> Iterator[SessionEvent]:
         """Note one step; its text, if any, is an event."""
-        self._last = self._clock()
+        now = self._clock()
         if self._first is None:
-            self._first = self._last
+            self._first = self._last = now
         if outcome.token is not None and outcome.finish is not FinishCause.EOS:
             self._tokens += 1
+            self._last = now
         self.finish = outcome.finish
         if outcome.text:
             self._pieces.append(outcome.text)
