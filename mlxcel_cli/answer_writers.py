@@ -6,7 +6,8 @@ from typing import Protocol
 from mlxcel_cli.answers import Done, ModelReport, Piece
 from mlxcel_cli.exit_codes import error_type
 from mlxcel_cli.failures import failure_text
-from mlxcel_cli.output import Output, ReaderGone
+from mlxcel_cli.output import Output
+from mlxcel_cli.signals import ReaderGone
 
 
 class AnswerWriter(Protocol):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, PlainGroup
+from mlxcel_cli.help_text import CONTEXT_SETTINGS, PLAIN_SETTINGS, PlainCommand, PlainGroup
 
 COMMANDS = MappingProxyType(
     {
@@ -32,22 +32,9 @@ Examples:
 
 def command_tree() -> Any:
     """The root command; ``main(args, standalone_mode=False)`` runs it."""
-    app = typer.Typer(cls=_Root, **_SHARED | {"add_completion": True})
+    app = typer.Typer(cls=_Root, **PLAIN_SETTINGS | {"add_completion": True})
     app.callback(epilog=EXAMPLES, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)(_mlxcel)
     return typer.main.get_command(app)
-
-
-def plain_typer(help_text: str) -> typer.Typer:
-    """A Typer for a command with subcommands, set up as the root is."""
-    return typer.Typer(cls=PlainGroup, help=help_text, no_args_is_help=True, **_SHARED)
-
-
-_SHARED: dict[str, Any] = {
-    "add_completion": False,
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-    "context_settings": CONTEXT_SETTINGS,
-}
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - Typer's callback
@@ -106,7 +93,7 @@ def _build(name: str, place: str) -> Any:
         built = typer.main.get_command(command)
         built.name = name
         return built
-    app = typer.Typer(**_SHARED)
+    app = typer.Typer(**PLAIN_SETTINGS)
     epilog = getattr(module, "EXAMPLES", None)
     app.command(name, cls=PlainCommand, epilog=epilog, context_settings=CONTEXT_SETTINGS)(command)
     return typer.main.get_command(app)

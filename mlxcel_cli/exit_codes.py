@@ -19,7 +19,7 @@ from engine.errors import (
     TemplateError,
     UnsupportedModel,
 )
-from mlxcel_cli.output import ReaderGone
+from mlxcel_cli.signals import ReaderGone
 
 
 class ExitCode(IntEnum):

@@ -7,8 +7,8 @@ import typer
 
 from engine.errors import EngineError, InvalidParams
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
-from mlxcel_cli.output import ReaderGone
 from mlxcel_cli.sampling_options import SamplingOptions
+from mlxcel_cli.signals import ReaderGone
 
 PROGRAM = "mlxcel"
 

@@ -7,6 +7,7 @@ show every alias of an option.
 import inspect
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mlxcel_cli.options import HIDDEN_ALIASES
@@ -15,7 +16,20 @@ HELP_COLUMNS = 100
 CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": HELP_COLUMNS}
 """Every command's: ``-h`` asks for help too, pages are at most 100 columns wide."""
 
+PLAIN_SETTINGS: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+    "context_settings": CONTEXT_SETTINGS,
+}
+"""Every Typer's: no rich, no tracebacks of Typer's own."""
+
 OTHER_OPTIONS = "Options"
+
+
+def plain_typer(help_text: str) -> typer.Typer:
+    """A Typer for a command with subcommands, set up as the root is."""
+    return typer.Typer(cls=PlainGroup, help=help_text, no_args_is_help=True, **PLAIN_SETTINGS)
 
 
 class PlainCommand(TyperCommand):

@@ -13,14 +13,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TextIO
 
+from mlxcel_cli.signals import ReaderGone
+
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
-
-
-class ReaderGone(Exception):
-    """Nobody reads stdout any more.
-
-    Not a BrokenPipeError: Typer ends the process by its own rule when it meets one.
-    """
 
 
 class Output:

@@ -1,10 +1,18 @@
-"""Turns SIGINT and SIGTERM into one exception on the main thread; a second one exits hard."""
+"""Turns SIGINT and SIGTERM into one exception on the main thread; a second one exits hard.
+
+SIGPIPE, which Python reports as an error of the write, has its exception here too.
+"""
 
 import os
 import signal
 from types import FrameType
 
-from mlxcel_cli.exit_codes import ExitCode
+
+class ReaderGone(Exception):
+    """Nobody reads stdout any more.
+
+    Not a BrokenPipeError: Typer ends the process by its own rule when it meets one.
+    """
 
 
 class Interrupted(BaseException):
@@ -18,9 +26,9 @@ class Interrupted(BaseException):
         super().__init__(signal.Signals(signum).name)
 
     @property
-    def exit_code(self) -> ExitCode:
-        """130 for SIGINT, 143 for SIGTERM."""
-        return ExitCode.TERMINATED if self.signum == signal.SIGTERM else ExitCode.INTERRUPTED
+    def exit_code(self) -> int:
+        """As shells count: 128 and the signal, 130 for SIGINT and 143 for SIGTERM."""
+        return 128 + self.signum
 
 
 class StopSignals:

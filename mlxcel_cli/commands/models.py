@@ -4,8 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlxcel_cli.command_tree import plain_typer
-from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand
+from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, plain_typer
 from mlxcel_cli.options import Config, Json, complete_models
 
 LIST_EXAMPLES = """
