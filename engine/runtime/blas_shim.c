@@ -6,8 +6,9 @@
  * a fixed order, so a row's result depends neither on how many rows stand beside it nor on the
  * number of threads.
  *
- * Threads claim chunks of columns from a counter. A worker that the system does not schedule
- * delays nobody: the caller takes the chunks itself.
+ * Large products are cut into chunks that threads claim from a counter, the library's too, each of
+ * whose calls then uses one thread. A worker that the system does not schedule delays nobody: the
+ * caller takes the chunks itself. (The library's own threads wait for one another, spinning.)
  */
 #include <pthread.h>
 #include <sched.h>
@@ -26,8 +27,12 @@ enum { ROW_MAJOR = 101, COL_MAJOR = 102, PLAIN = 111, TRANSPOSED = 112 };
 #define SHORT_K_WEIGHTS 262144L
 /* Multiply-adds below which waking a worker costs more than it saves. */
 #define SERIAL_MACS 65536L
-/* Multiply-adds a chunk holds at least: about 10 us of work. */
+/* Multiply-adds a chunk holds at least: about 10 us of work, for the library 20. */
 #define CHUNK_MACS 32768L
+#define LIBRARY_CHUNK_MACS 1048576L
+/* Chunks per thread: enough to even out threads of different speed. */
+#define KERNEL_SHARES 8
+#define LIBRARY_SHARES 4
 /* How far before use weights are asked for: 64 KiB, about 2 us of one core's bandwidth. */
 #define AHEAD_FLOATS 16384
 #define MAX_WORKERS 63
@@ -38,8 +43,9 @@ typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int 
                          const float *a, int lda, const float *b, int ldb, float beta, float *c,
                          int ldc);
 
-/* c[rows, n] = alpha a[rows, k] b[n, k]' + beta c; rows of a and b are contiguous. */
+/* Row-major c[rows, n] = alpha op(a) op(b) + beta c. The kernel wants a[rows, k] and b[n, k]'. */
 typedef struct {
+    int trans_a, trans_b;
     int rows, n, k;
     float alpha, beta;
     const float *a, *b;
@@ -127,6 +133,22 @@ static void choose_kernel(void) {
 #endif
 }
 
+/* ---- the library, by columns or by rows of the output ---- */
+
+static sgemm_fn library_sgemm;
+
+static void library_columns(const product *p, int from, int to) {
+    const float *b = p->b + (p->trans_b == PLAIN ? from : from * p->ldb);
+    library_sgemm(ROW_MAJOR, p->trans_a, p->trans_b, p->rows, to - from, p->k, p->alpha, p->a,
+                  (int)p->lda, b, (int)p->ldb, p->beta, p->c + from, (int)p->c_row);
+}
+
+static void library_rows(const product *p, int from, int to) {
+    const float *a = p->a + (p->trans_a == PLAIN ? from * p->lda : from);
+    library_sgemm(ROW_MAJOR, p->trans_a, p->trans_b, to - from, p->n, p->k, p->alpha, a,
+                  (int)p->lda, p->b, (int)p->ldb, p->beta, p->c + from * p->c_row, (int)p->c_row);
+}
+
 /* ---- the pool: one job at a time, chunks claimed from a counter ---- */
 
 static struct {
@@ -135,7 +157,8 @@ static struct {
     int workers, started, sleeping;
     atomic_uint round;       /* odd while a job is open */
     atomic_int inside, next; /* workers in the job; first chunk nobody claimed */
-    int chunks, chunk_cols;
+    int chunks, chunk_size, total;
+    kernel_fn kernel;
     product job;
 } pool = {.busy = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -152,8 +175,8 @@ static inline void pause_cpu(void) {
 static void take_chunks(void) {
     int chunk;
     while ((chunk = atomic_fetch_add(&pool.next, 1)) < pool.chunks) {
-        int from = chunk * pool.chunk_cols, to = from + pool.chunk_cols;
-        dots(&pool.job, from, to < pool.job.n ? to : pool.job.n);
+        int from = chunk * pool.chunk_size, to = from + pool.chunk_size;
+        pool.kernel(&pool.job, from, to < pool.total ? to : pool.total);
     }
 }
 
@@ -197,19 +220,21 @@ static void start_workers(void) {
     }
 }
 
-static void run(const product *p) {
-    long macs = (long)p->rows * p->n * p->k;
-    if (pool.workers == 0 || macs < SERIAL_MACS || pthread_mutex_trylock(&pool.busy) != 0) {
-        dots(p, 0, p->n);
+/* Call kernel(p, from, to) for all of 0..total, in at most that many chunks. */
+static void run(kernel_fn kernel, const product *p, int total, long chunks, int shares) {
+    if (pool.workers == 0 || chunks < 2 || pthread_mutex_trylock(&pool.busy) != 0) {
+        kernel(p, 0, total);
         return;
     }
     start_workers();
-    long chunks = macs / CHUNK_MACS, most = 8L * (pool.started + 1);
+    long most = (long)shares * (pool.started + 1);
     if (chunks > most) chunks = most;
     /* Whole cache lines of the output, so that no two threads write one. */
-    int cols = (int)((p->n + chunks - 1) / chunks);
-    pool.chunk_cols = (cols + 63) / 64 * 64;
-    pool.chunks = (p->n + pool.chunk_cols - 1) / pool.chunk_cols;
+    int size = (int)((total + chunks - 1) / chunks);
+    pool.chunk_size = (size + 63) / 64 * 64;
+    pool.chunks = (total + pool.chunk_size - 1) / pool.chunk_size;
+    pool.total = total;
+    pool.kernel = kernel;
     pool.job = *p;
     atomic_store(&pool.next, 0);
     pthread_mutex_lock(&pool.lock);
@@ -237,10 +262,10 @@ static void after_fork(void) {
 
 /* ---- what is exported ---- */
 
-static sgemm_fn library_sgemm;
 static atomic_long served;
 
-/* Name the BLAS behind this one and the threads few-row products may use. Call before the first product. */
+/* Name the BLAS behind this one, which must use one thread, and the threads of a product. Call
+ * before the first product. */
 void mlxcel_blas_init(sgemm_fn sgemm, int threads) {
     if (library_sgemm == NULL) {
         choose_kernel();
@@ -260,33 +285,44 @@ static int pays(int rows, int n, int k) {
     return rows <= FEW_ROWS && (long)n * k >= LEAST_WEIGHTS;
 }
 
-/* Row-major C[m, n] = A B'. Few columns are few rows of C' = B A'. */
-static int serve(int m, product p) {
-    if (pays(m, p.n, p.k)) {
-        p.rows = m;
-        run(&p);
-        return 1;
+static void serve(product p) {
+    long macs = (long)p.rows * p.n * p.k;
+    if (p.trans_a == PLAIN && p.trans_b == TRANSPOSED && p.alpha != 0.0f) {
+        if (!pays(p.rows, p.n, p.k) && pays(p.n, p.rows, p.k)) {
+            /* C' = B A': few columns are few rows. */
+            product turned = {PLAIN,   TRANSPOSED, p.n,   p.rows, p.k, p.alpha, p.beta, p.b,
+                              p.a,     p.ldb,      p.lda, p.c,    1,   p.c_row};
+            p = turned;
+        }
+        if (pays(p.rows, p.n, p.k)) {
+            run(dots, &p, p.n, macs < SERIAL_MACS ? 1 : macs / CHUNK_MACS, KERNEL_SHARES);
+            return;
+        }
     }
-    if (pays(p.n, m, p.k)) {
-        product turned = {p.n, m, p.k, p.alpha, p.beta, p.b, p.a, p.ldb, p.lda, p.c, p.c_col, p.c_row};
-        run(&turned);
-        return 1;
-    }
-    return 0;
+    if (p.rows > p.n)
+        run(library_rows, &p, p.rows, macs / LIBRARY_CHUNK_MACS, LIBRARY_SHARES);
+    else
+        run(library_columns, &p, p.n, macs / LIBRARY_CHUNK_MACS, LIBRARY_SHARES);
+}
+
+/* Whether rows of a matrix as stored fit its stride; otherwise the library reports the error. */
+static int fits(int trans, int rows, int columns, int stride) {
+    return stride >= (trans == PLAIN ? columns : rows);
 }
 
 void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                  const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc) {
     atomic_fetch_add_explicit(&served, 1, memory_order_relaxed);
-    /* Strides shorter than a row are the caller's error: the library reports it. */
-    int sound = m > 0 && n > 0 && alpha != 0.0f && lda >= k && ldb >= k;
-    if (sound && order == ROW_MAJOR && trans_a == PLAIN && trans_b == TRANSPOSED && ldc >= n) {
-        product p = {m, n, k, alpha, beta, a, b, lda, ldb, c, ldc, 1};
-        if (serve(m, p)) return;
+    if (m > 0 && n > 0 && k > 0 && order == ROW_MAJOR && ldc >= n && fits(trans_a, m, k, lda) &&
+        fits(trans_b, k, n, ldb)) {
+        product p = {trans_a, trans_b, m, n, k, alpha, beta, a, b, lda, ldb, c, ldc, 1};
+        serve(p);
+    } else if (m > 0 && n > 0 && k > 0 && order == COL_MAJOR && ldc >= m &&
+               fits(trans_a, k, m, lda) && fits(trans_b, n, k, ldb)) {
+        /* The same memory, read by rows, is C' = op(B)' op(A)'. */
+        product p = {trans_b, trans_a, n, m, k, alpha, beta, b, a, ldb, lda, c, ldc, 1};
+        serve(p);
+    } else {
+        library_sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
     }
-    if (sound && order == COL_MAJOR && trans_a == TRANSPOSED && trans_b == PLAIN && ldc >= m) {
-        product p = {n, m, k, alpha, beta, b, a, ldb, lda, c, ldc, 1};
-        if (serve(n, p)) return;
-    }
-    library_sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }

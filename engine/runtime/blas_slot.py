@@ -60,7 +60,8 @@ def open_route(path: Path, shim_path: Path | None, threads: int) -> tuple[BlasLi
         BlasError: one of the two cannot be used.
     """
     library = open_library(path)
-    library.set_threads(threads)
+    # The kernels share the library's products among their own threads.
+    library.set_threads(1 if shim_path else threads)
     return library, load_shim(shim_path, library, threads) if shim_path else None
 
 

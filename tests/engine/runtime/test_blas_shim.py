@@ -131,6 +131,19 @@ def test_every_arrangement_gives_the_product_numpy_gives(
     np.testing.assert_allclose(call(sgemm, a, b, c, layout), wanted, rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("shape", [(130, 301, 257), (301, 130, 257), (19, 901, 300)], ids=str)
+@pytest.mark.parametrize("turns", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("order", [ROW_MAJOR, COLUMN_MAJOR])
+def test_products_of_the_library_are_right_when_threads_share_them(
+    sgemm: Sgemm, shape: tuple[int, int, int], turns: tuple[bool, bool], order: int
+):
+    m, n, k = shape
+    a, b, c = random((m, k), 1), random((k, n), 2), random((m, n), 3)
+    layout = Layout(order, *turns, pads=(1, 2, 3), alpha=2.0, beta=0.5)
+    wanted = 2.0 * (a.astype(float) @ b.astype(float)) + 0.5 * c
+    np.testing.assert_allclose(call(sgemm, a, b, c, layout), wanted, rtol=1e-4, atol=5e-4)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 5, 16])
 def test_large_products_are_right_when_threads_share_them(sgemm: Sgemm, rows: int):
     a, b = random((rows, 640), 1), random((640, 3001), 2)
