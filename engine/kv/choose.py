@@ -53,11 +53,11 @@ def choose_storage(model: Any, *, family: str, context_tokens: int) -> StorageCh
         context_tokens: most tokens a row will hold.
     """
     caches = fresh_caches(model)
-    reason = SOLO_FAMILIES.get(family)
     if _has_scalar_rope(model):
-        reason = "rotates by a base that follows the length of one row"
-    if reason is not None:
-        return _solo(model, f"{family} {reason}")
+        why = f"{family} rotates by a base that follows the length of one row's forward"
+        return _solo(model, why, cuts_inside=False)
+    if family in SOLO_FAMILIES:
+        return _solo(model, f"{family} {SOLO_FAMILIES[family]}")
     chosen = _Layers(context_tokens, grouped=_masks_grouped_heads(model, family))
     handed = [chosen.take(cache) for cache in caches]
     if None in handed:
@@ -66,8 +66,9 @@ def choose_storage(model: Any, *, family: str, context_tokens: int) -> StorageCh
     return StorageChoice(Pool(chosen.layers, handed), *chosen.explain())
 
 
-def _solo(model: Any, why: str) -> StorageChoice:
-    return StorageChoice(Solo(lambda: fresh_caches(model)), "one row at a time", why)
+def _solo(model: Any, why: str, *, cuts_inside: bool = True) -> StorageChoice:
+    storage = Solo(lambda: fresh_caches(model), cuts_inside=cuts_inside)
+    return StorageChoice(storage, "one row at a time", why)
 
 
 def _has_scalar_rope(model: Any) -> bool:

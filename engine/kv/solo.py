@@ -22,12 +22,15 @@ class Solo:
 
     Args:
         make_caches: gives a fresh set for a row.
+        cuts_inside: whether a forward of several tokens gives what single ones give, so that
+            drafts can be verified.
     """
 
     batches = False
 
-    def __init__(self, make_caches: Callable[[], list[Any]]) -> None:
+    def __init__(self, make_caches: Callable[[], list[Any]], *, cuts_inside: bool = True) -> None:
         self._make_caches = make_caches
+        self._cuts_inside = cuts_inside
         self._rows: dict[int, _Row] = {}
 
     @property
@@ -64,7 +67,7 @@ class Solo:
 
     def draft_limit(self, slot: int) -> int | None:
         """Tokens of one forward that can be cut off again; None: any number."""
-        return None if self._rows[slot].trims() else 0
+        return None if self._cuts_inside and self._rows[slot].trims() else 0
 
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``."""
