@@ -78,6 +78,11 @@ def choose_files(name: HubName, files: Iterable[HubFile]) -> FileChoice:
     if name.file is not None or (ggufs and not weights):
         return _choose_gguf(name, ggufs)
     weights = [file for file in weights if file.name.startswith("model")]
+    if not weights and any(file.name.lower().endswith(".gguf") for file in here):
+        raise PullFailed(
+            f"the GGUF files of {name.repository} are parts of a split model or no model at all; "
+            "only whole ones are read here"
+        )
     if not weights:
         raise PullFailed(
             f"{name.repository} has no model*.safetensors and no .gguf file: it is no language "

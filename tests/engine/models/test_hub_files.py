@@ -55,7 +55,7 @@ def test_a_file_that_is_not_there_is_answered_with_what_is(file):
 
 
 def test_a_model_split_into_parts_is_refused():
-    with pytest.raises(PullFailed, match="no GGUF file"):
+    with pytest.raises(PullFailed, match="parts of a split model"):
         chosen("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
 
 
