@@ -20,10 +20,12 @@ import mlx.core as mx
 
 from engine import guard
 from engine.errors import EngineError, SnapshotCorrupt, SnapshotError
+from engine.kv.layer import RowArrays
 from engine.kv.storage import RowSnapshot
 from engine.lookup.auto_governor import AutoGovernor
 from engine.lookup.governor import FixedGovernor, GatedGovernor, Governor, GradedGovernor
 from engine.models.fingerprint import ModelFingerprint
+from engine.models.form import dtype_name
 from engine.params import SequenceParams
 from engine.plain import PLAIN_ERRORS, from_plain, to_plain
 from engine.sampling.row_sampler import SamplerSnapshot
@@ -51,8 +53,8 @@ class _Kv:
     tokens: int
     overshoot: int
     is_whole: bool
-    layers: tuple[int, ...]
-    """Arrays of each layer."""
+    layers: tuple[tuple[str, ...], ...]
+    """Types of each layer's arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,10 @@ def load_prefix(path: Path) -> CachedPrefix:
 
 def _state(snapshot: SequenceSnapshot | CachedPrefix) -> dict[str, Any]:
     kv = snapshot.kv
-    counts = tuple(len(held) for held in kv.layers)
     state: dict[str, Any] = {
         "model": to_plain(snapshot.model),
         "ids": list(snapshot.ids[: kv.tokens]),
-        "kv": to_plain(_Kv(kv.tokens, kv.overshoot, kv.is_whole, counts)),
+        "kv": to_plain(_Kv(kv.tokens, kv.overshoot, kv.is_whole, _dtypes(kv.layers))),
         "row": None,
         "governor": None,
     }
@@ -146,6 +147,10 @@ def _state(snapshot: SequenceSnapshot | CachedPrefix) -> dict[str, Any]:
             name = type(snapshot.governor).__name__
             state["governor"] = [name, to_plain(snapshot.governor)]
     return state
+
+
+def _dtypes(layers: tuple[RowArrays, ...]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(dtype_name(array.dtype) for array in held) for held in layers)
 
 
 def _governor(document: Any) -> Governor | None:
@@ -168,9 +173,11 @@ def _read(path: Path) -> tuple[dict[str, Any], RowSnapshot]:
     with _document(path):
         kv = from_plain(_Kv, state["kv"])
         layers = tuple(
-            tuple(arrays[f"{layer}.{index}"] for index in range(count))
-            for layer, count in enumerate(kv.layers)
+            tuple(arrays[f"{layer}.{index}"] for index in range(len(dtypes)))
+            for layer, dtypes in enumerate(kv.layers)
         )
+    if kv.layers != _dtypes(layers):
+        raise SnapshotCorrupt(path, "is damaged: its arrays are of other types")
     return state, RowSnapshot(kv.tokens, layers, kv.overshoot, kv.is_whole)
 
 
