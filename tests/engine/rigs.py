@@ -1,4 +1,4 @@
-"""Engines on tiny models for tests: random ones built from mlx-lm's classes, and the cycle model."""
+"""Engines on tiny models for tests: random ones of mlx-lm's classes, and the cycle model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -192,7 +192,9 @@ class CycleModel(nn.Module):
 
     VOCAB = 16
 
-    def __new__(cls, *, vocab: int = VOCAB, period: int | None = None) -> Any:
+    def __new__(
+        cls, *, vocab: int = VOCAB, period: int | None = None, certainty: float = 8.0
+    ) -> Any:
         """A llama whose attention and MLP are zero and whose head maps t to t + 1."""
         model = tiny_model(
             "llama",
@@ -210,7 +212,7 @@ class CycleModel(nn.Module):
         period = vocab if period is None else period
         head = mx.zeros((vocab, vocab))
         for token in range(vocab):
-            head[(token + 1) % period if token < period else 0, token] = 8.0
+            head[(token + 1) % period if token < period else 0, token] = certainty
         model.lm_head.weight = head
         mx.eval(model.parameters())
         return model
@@ -222,10 +224,11 @@ def cycle_engine(
     eos: Iterable[int] = (),
     vocab: int = 16,
     period: int | None = None,
+    certainty: float = 8.0,
     tokenizer: Tokenizer | None = None,
 ) -> Engine:
-    """An engine on the cycle model."""
-    model = CycleModel(vocab=vocab, period=period)
+    """An engine on the cycle model; ``certainty`` times sqrt(vocab) is the next token's logit."""
+    model = CycleModel(vocab=vocab, period=period, certainty=certainty)
     return Engine(
         loaded(model, "llama", vocab=vocab, context=context, eos=eos, tokenizer=tokenizer)
     )
