@@ -130,6 +130,15 @@ def prefill(engine: Engine, seq: SeqId, *, chunk: int = 8, cached: int = 0) -> S
     return first
 
 
+def begun(engine: Engine, *prompts: tuple[int, ...], **params: Any) -> list[SeqId]:
+    """Rows that decode."""
+    seqs = []
+    for ids in prompts:
+        seqs.append(engine.open(SequenceParams(ids, **params)))
+        prefill(engine, seqs[-1])
+    return seqs
+
+
 @dataclass
 class Answer:
     """What a row came to."""

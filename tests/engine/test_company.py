@@ -1,0 +1,126 @@
+"""Rows that share steps write what each would write alone."""
+
+import pytest
+
+from engine.params import SamplingParams, SequenceParams
+from tests.engine.rigs import begun, cycle_engine, prefill, run_alone, run_together, tiny_engine
+
+COMPANY = [
+    SequenceParams((5, 6, 7), SamplingParams(temperature=1, seed=1), max_tokens=24),
+    SequenceParams((9,), SamplingParams(temperature=0.7, top_k=40, seed=2), max_tokens=11),
+    SequenceParams(
+        tuple(range(30, 50)),
+        SamplingParams(temperature=1, top_p=0.9, repetition_penalty=1.2, seed=3),
+        max_tokens=19,
+    ),
+    SequenceParams(
+        (100, 101),
+        SamplingParams(temperature=1, min_p=0.02, frequency_penalty=0.5, seed=4),
+        max_tokens=30,
+    ),
+    SequenceParams((200,) * 5, SamplingParams(presence_penalty=1.0), max_tokens=16),
+    SequenceParams((1, 2), SamplingParams(temperature=1, mirostat=2, seed=6), max_tokens=14),
+    SequenceParams(
+        (40, 41), SamplingParams(temperature=1.5, xtc_probability=0.5, seed=7), max_tokens=9
+    ),
+]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "hybrid"])
+def test_the_same_seed_writes_the_same_alone_and_in_company(family: str):
+    engine = tiny_engine(family)
+    together = run_together(engine, COMPANY)
+    stepwise = run_together(engine, COMPANY, pipelined=False)
+    for params, piped, stepped in zip(COMPANY, together, stepwise, strict=True):
+        alone = run_alone(engine, params)
+        assert len(alone.tokens) == params.max_tokens
+        assert piped.tokens == alone.tokens
+        assert stepped.tokens == alone.tokens
+        assert run_alone(engine, params, pipelined=False).tokens == alone.tokens
+
+
+def test_different_seeds_write_different_answers():
+    engine = tiny_engine()
+    answers = {
+        tuple(
+            run_alone(
+                engine,
+                SequenceParams((5,), SamplingParams(temperature=1, seed=seed), max_tokens=8),
+            ).tokens
+        )
+        for seed in (0, 1, 2, 11111, 22222, 33333)
+    }
+    assert len(answers) == 6
+
+
+def test_no_seed_is_a_new_seed_each_time():
+    # mlx-lm#1439: a compiled sampler had frozen the random state.
+    engine = tiny_engine()
+    params = SequenceParams((5,), SamplingParams(temperature=1), max_tokens=8)
+    assert len({tuple(run_alone(engine, params).tokens) for _ in range(5)}) == 5
+
+
+def test_rows_with_and_without_penalties_share_a_step():
+    # mlx-lm#1472: such a mix crashed.
+    engine = cycle_engine()
+    plain, banned = begun(engine, (3,), (3,))
+    engine.close(banned)
+    seq = engine.open(SequenceParams((3,), SamplingParams(logit_bias={6: -50.0})))
+    prefill(engine, seq)
+    tokens = [{one.seq: one.token for one in engine.step([plain, seq])} for _ in range(2)]
+    assert [one[plain] for one in tokens] == [5, 6]
+    assert tokens[0][seq] == 5
+    assert tokens[1][seq] != 6
+
+
+def test_a_pool_that_shrinks_under_steps_in_flight_keeps_every_row_right():
+    engine = tiny_engine()
+    budgets = (3, 40, 5, 2, 25, 7, 4, 6, 3, 33)
+    requests = [
+        SequenceParams((salt + 1, salt + 2), max_tokens=budget)
+        for salt, budget in enumerate(budgets)
+    ]
+    rows = []
+    fit = engine._storage.fit
+
+    def noted():
+        rows.append(engine._storage.rows)
+        return fit()
+
+    engine._storage.fit = noted
+    together = run_together(engine, requests)
+    assert max(rows) >= len(requests)
+    assert min(rows) <= 3
+    for params, answer in zip(requests, together, strict=True):
+        assert answer.tokens == run_alone(engine, params).tokens
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "hybrid"])
+def test_rows_that_come_and_go_answer_as_alone(family: str):
+    engine = tiny_engine(family)
+    waiting = [
+        SequenceParams(tuple(range(salt, salt + 3 + 5 * (salt % 4))), max_tokens=3 + 7 * (salt % 3))
+        for salt in range(12)
+    ]
+    live, answers, ticket, tick = {}, {}, None, 0
+    while waiting or live:
+        if waiting and tick % 3 == 0:
+            params = waiting.pop()
+            seq = engine.open(params)
+            answers[seq] = [prefill(engine, seq).token]
+            live[seq] = params
+        tick += 1
+        ready = [seq for seq in live if engine.wants_step(seq)]
+        later = engine.submit(ready) if ready else None
+        for outcome in engine.collect(ticket) if ticket else ():
+            answers[outcome.seq].append(outcome.token)
+            if outcome.is_final:
+                params = live.pop(outcome.seq)
+                engine.close(outcome.seq)
+                tokens = answers.pop(outcome.seq)
+                answers[params.prompt_ids, params.max_tokens] = tokens
+        ticket = later
+    assert engine._storage.arrays() == []
+    assert len(answers) == 12
+    for (ids, budget), tokens in answers.items():
+        assert tokens == run_alone(engine, SequenceParams(ids, max_tokens=budget)).tokens
