@@ -43,7 +43,7 @@ from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams
 from engine.prefill import PrefillPiece
 from engine.sampling.plan import DrawReading
-from engine.sequence import Phase, RowHooks, Sequence
+from engine.sequence import Phase, RowHooks, Sequence, SuspendedRow
 from engine.snapshot import CachedPrefix, SequenceSnapshot
 from engine.ticket import Ticket
 
@@ -298,6 +298,21 @@ class Engine:
         """Tokens of a row's prompt whose KV is there: where its prefill begins or goes on."""
         row = self._ledger.row(seq)
         return min(row.prompt_tokens, self._storage.length(row.slot))
+
+    def suspend(self, seq: SeqId) -> SuspendedRow:
+        """Close a row that has nothing in flight, keeping what `resume` needs; its KV is dropped.
+
+        Raises:
+            SnapshotError: the row has ended or failed.
+        """
+        return self._handover.suspend(seq)
+
+    def resume(self, suspended: SuspendedRow) -> SeqId:
+        """Open a row that goes on where it was suspended, once its ids are read again.
+
+        `prefill` takes pieces of prompt and answer; the last one draws the answer's next token.
+        """
+        return self._handover.resume(suspended)
 
     # -- what a row has come to
 

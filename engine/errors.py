@@ -12,6 +12,9 @@ EngineError
 ├── BackendMissing       MLX has no backend to run on
 ├── MemoryShort          weights and KV would not fit this machine
 ├── EngineClosed         the engine has stopped
+│   └── EngineUnhealthy      the backend failed too often in a row
+├── QueueFull            as many requests wait as may
+├── KvBudgetExceeded     a request needs more KV than the budget ever has
 ├── UnknownSequence      no such sequence is open
 ├── SnapshotError        a row's snapshot cannot be taken, cut, read or restored
 │   ├── SnapshotCorrupt      a file is no snapshot, damaged, or of another version
@@ -20,7 +23,8 @@ EngineError
     ├── EvalFailed           the backend raised while it computed
     ├── NonFiniteLogits      the model gave NaN for every token
     ├── RewindFailed         KV storage could not drop speculative appends
-    └── HookFailed           a mask, override or text hook raised
+    ├── HookFailed           a mask, override or text hook raised
+    └── InternalFault        our own code raised while it served the row
 """
 
 from pathlib import Path
@@ -108,6 +112,31 @@ class EngineClosed(EngineError):
     """The engine has stopped."""
 
 
+class EngineUnhealthy(EngineClosed):
+    """The backend failed too often in a row; nothing more is tried."""
+
+
+class QueueFull(EngineError):
+    """As many requests wait as may; a later try may find room."""
+
+    def __init__(self, waiting: int, capacity: int) -> None:
+        self.waiting = waiting
+        self.capacity = capacity
+        super().__init__(f"all slots are busy and {waiting} requests wait (at most {capacity} may)")
+
+
+class KvBudgetExceeded(EngineError):
+    """A request needs more KV than the budget has, even when nothing else runs."""
+
+    def __init__(self, needed_tokens: int, budget_tokens: int) -> None:
+        self.needed_tokens = needed_tokens
+        self.budget_tokens = budget_tokens
+        super().__init__(
+            f"this prompt needs KV for {needed_tokens} tokens; "
+            f"the KV budget holds {budget_tokens} in all"
+        )
+
+
 class UnknownSequence(EngineError):
     """No such sequence is open."""
 
@@ -155,3 +184,10 @@ class RewindFailed(RowError):
 
 class HookFailed(RowError):
     """A mask, override or text hook raised."""
+
+
+class InternalFault(RowError):
+    """Our own code raised while it served the row; the log has the traceback."""
+
+    def __init__(self, fault: BaseException) -> None:
+        super().__init__(f"internal error: {type(fault).__name__}: {fault}")

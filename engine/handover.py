@@ -18,7 +18,7 @@ from engine.lookup.governor import Governor
 from engine.models.fingerprint import ModelFingerprint, model_fingerprint
 from engine.outcome import SeqId
 from engine.params import SequenceParams
-from engine.sequence import Phase, RowHooks, Sequence
+from engine.sequence import Phase, RowHooks, Sequence, SuspendedRow
 from engine.snapshot import CachedPrefix, SequenceSnapshot
 
 if TYPE_CHECKING:
@@ -141,6 +141,30 @@ class Handover:
         except BaseException:
             self._rows.close(seq)
             raise
+        return seq
+
+    def suspend(self, seq: SeqId) -> SuspendedRow:
+        """See `engine.engine.Engine.suspend`."""
+        row = self._sound_row(seq)
+        if row.phase is Phase.FINISHED:
+            raise SnapshotError("the row has ended: there is nothing to go on with")
+        assert not row.in_flight, "a row is suspended between its steps"
+        suspended = SuspendedRow(
+            replace(row.params, context_tokens=row.rules.context_tokens),
+            tuple(row.ids),
+            row.sampler.snapshot(),
+            row.text,
+            row.hooks,
+        )
+        self._rows.close(seq)
+        return suspended
+
+    def resume(self, suspended: SuspendedRow) -> SeqId:
+        """See `engine.engine.Engine.resume`."""
+        seq = self._rows.open(suspended.params, text=suspended.text, hooks=suspended.hooks)
+        row = self._ledger.row(seq)
+        row.ids[:] = suspended.ids
+        row.sampler.restore(suspended.sampler)
         return seq
 
     def _sound_row(self, seq: SeqId) -> Sequence:

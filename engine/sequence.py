@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ids
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,7 +11,7 @@ from engine.errors import RowError
 from engine.finish import FinishCause, FinishRules
 from engine.outcome import SeqId
 from engine.params import SequenceParams
-from engine.sampling.row_sampler import RowSampler
+from engine.sampling.row_sampler import RowSampler, SamplerSnapshot
 from engine.text.row_text import RowText
 
 if TYPE_CHECKING:
@@ -42,6 +43,23 @@ class RowHooks(Protocol):
 
     def finish(self, ids: Ids[int]) -> FinishCause | None:
         """A reason to stop after the newest token: LENGTH or STRUCTURED_STOP."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedRow:
+    """A row that gave its KV up and waits to go on in the same engine.
+
+    Its text side is the very one it had, so stop strings and characters that were half there
+    are completed as if it had never stopped.
+    """
+
+    params: SequenceParams
+    """The request, with the seed it drew and the context bound it had."""
+    ids: tuple[int, ...]
+    """Prompt and answer so far: what is to be read again."""
+    sampler: SamplerSnapshot
+    text: RowText | None
+    hooks: RowHooks | None
 
 
 class Sequence:

@@ -38,6 +38,11 @@ class Solo:
         """One past the highest slot in use."""
         return max(self._rows, default=0) + 1
 
+    @property
+    def capacity(self) -> int:
+        """Every row has its own."""
+        return 0
+
     def open(self, expected_tokens: int) -> int:
         """Take the lowest free slot."""
         del expected_tokens

@@ -67,6 +67,10 @@ class Storage(Protocol):
     def rows(self) -> int:
         """Rows of a batched forward; slots are below this."""
 
+    @property
+    def capacity(self) -> int:
+        """Token positions each of these rows has allocated; 0 where every row has its own."""
+
     def open(self, expected_tokens: int) -> int:
         """Take a slot for an empty row that will hold about ``expected_tokens``."""
 

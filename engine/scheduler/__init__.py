@@ -1,0 +1,1 @@
+"""The scheduler: who of many requests runs next on one engine."""

@@ -1,0 +1,140 @@
+"""Decides which waiting requests get a slot in this tick, and why the next one has to wait."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from engine.errors import ContextOverflow, KvBudgetExceeded
+from engine.params import SequenceParams
+from engine.scheduler.budget import KvBudget
+from engine.scheduler.state import TickState, WaitingState
+
+
+class WaitReason(StrEnum):
+    """Why the first request that waits is not admitted."""
+
+    NO_SLOT = "no_slot"
+    NO_KV = "no_kv"
+    """Its KV would not fit the budget beside the rows that run."""
+    PREFILL = "prefill"
+    """Other prompts go first: this tick's share, or the long prefill that is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A request that is admitted."""
+
+    waiting: WaitingState
+    is_long: bool
+    """Whether its prefill is parked between decode steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a tick admits."""
+
+    entrants: tuple[Entrant, ...] = ()
+    blocked: WaitingState | None = None
+    """The first request that is left waiting."""
+    reason: WaitReason | None = None
+
+
+def admit(state: TickState, prefill_room: int | None) -> Admission:
+    """Who enters.
+
+    The queue's order is kept, but for one thing: while a long prefill is parked, shorter prompts
+    pass another long one. Whoever lacks a slot or KV blocks all behind it, so that it does not
+    starve.
+
+    Args:
+        state: rows and queue.
+        prefill_room: prompt tokens that this tick still has for short prompts; None: any number.
+            An untouched share takes one prompt of any length.
+    """
+    entrants: list[Entrant] = []
+    room = [row.room_tokens for row in state.rows]
+    parked = any(row.is_long and row.prefill_left for row in state.rows)
+    passed: WaitingState | None = None
+    for waiting in state.waiting:
+        reason = None
+        short = state.short_tokens
+        is_long = short is not None and waiting.prefill_tokens > short
+        if len(room) >= state.limits.parallel:
+            reason = WaitReason.NO_SLOT
+        elif is_long and parked:
+            passed = passed or waiting
+            continue
+        elif state.budget is not None and not state.budget.fits(
+            [*room, waiting.room_tokens], state.shape
+        ):
+            reason = WaitReason.NO_KV
+        elif not is_long and not _has_share(state, waiting, prefill_room):
+            reason = WaitReason.PREFILL
+        if reason is not None:
+            return _blocked(entrants, passed, waiting, reason)
+        entrants.append(Entrant(waiting, is_long))
+        room.append(waiting.room_tokens)
+        parked = parked or is_long
+        if prefill_room is not None and not is_long:
+            prefill_room -= waiting.prefill_tokens
+    return _blocked(entrants, passed, None, WaitReason.PREFILL)
+
+
+def _has_share(state: TickState, waiting: WaitingState, prefill_room: int | None) -> bool:
+    """Whether this tick still reads a piece of a short prompt."""
+    if prefill_room is None or prefill_room == state.chunk_tokens:
+        return True
+    return min(waiting.prefill_tokens, state.chunk_tokens) <= prefill_room
+
+
+def _blocked(
+    entrants: list[Entrant],
+    passed: WaitingState | None,
+    waiting: WaitingState | None,
+    reason: WaitReason,
+) -> Admission:
+    if passed is not None:
+        return Admission(tuple(entrants), passed, WaitReason.PREFILL)
+    return Admission(tuple(entrants), waiting, None if waiting is None else reason)
+
+
+def context_bound(params: SequenceParams, context_tokens: int, budget: KvBudget | None) -> int:
+    """Most tokens a request's row may hold: the context, or less where the KV budget is smaller.
+
+    Args:
+        params: the request.
+        context_tokens: the engine's bound.
+        budget: None: no bound on KV.
+
+    Raises:
+        ContextOverflow: the context leaves no room for an answer.
+        KvBudgetExceeded: the KV budget does not, even when nothing else runs.
+    """
+    prompt = len(params.prompt_ids)
+    bound = context_tokens
+    if params.context_tokens is not None:
+        bound = min(bound, params.context_tokens)
+    if prompt >= bound:
+        raise ContextOverflow(prompt, bound)
+    if budget is None or budget.positions is None:
+        return bound
+    affordable = budget.longest_row(bound)
+    if prompt >= affordable:
+        raise KvBudgetExceeded(prompt + 1, budget.positions)
+    return affordable
+
+
+def room_tokens(
+    params: SequenceParams, tokens: int, *, bound: int, growth_tokens: int | None
+) -> int:
+    """Tokens the budget counts for a row (`RowState.room_tokens`).
+
+    Args:
+        params: the request.
+        tokens: prompt and answer so far.
+        bound: most tokens the row may hold.
+        growth_tokens: with preemption, how far ahead to look; None: to the end of the answer.
+    """
+    most = bound
+    if params.max_tokens is not None:
+        most = min(bound, len(params.prompt_ids) + params.max_tokens)
+    return most if growth_tokens is None else min(most, tokens + growth_tokens)

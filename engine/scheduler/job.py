@@ -1,0 +1,244 @@
+"""The one mutable record of a request in the scheduler, from `submit` to its last event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.finish import FinishCause
+from engine.outcome import SeqId, StepOutcome, Timings, TokenLogprobs, Usage
+from engine.params import SequenceParams
+from engine.scheduler.admission import room_tokens
+from engine.scheduler.queue import Priority
+from engine.scheduler.request import Cancelled, Delta, Done, ScheduledRequest, Started
+from engine.scheduler.state import RowState, WaitingState
+from engine.scheduler.stats import SlotStats
+
+if TYPE_CHECKING:
+    from engine.sequence import SuspendedRow
+    from engine.text.row_text import RowText
+
+
+class Job:
+    """A request: what it asked, where its row stands, what it wrote and when.
+
+    Args:
+        request: as it came.
+        params: with a seed, and with the context bound its row will have.
+        bound: that bound.
+        growth_tokens: how far ahead the budget looks for it; None: to its end.
+        now_s: when it was submitted.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_growth_tokens",
+        "_logprobs",
+        "_pieces",
+        "_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "done_tokens",
+        "first_s",
+        "is_held",
+        "is_long",
+        "last_s",
+        "params",
+        "prefill_s",
+        "request",
+        "seq",
+        "slot",
+        "started_s",
+        "submitted_s",
+        "suspended",
+        "text",
+    )
+
+    def __init__(
+        self,
+        request: ScheduledRequest,
+        params: SequenceParams,
+        *,
+        bound: int,
+        growth_tokens: int | None,
+        now_s: float,
+    ) -> None:
+        self.request = request
+        self.params = params
+        self._bound = bound
+        self._growth_tokens = growth_tokens
+        self.seq: SeqId | None = None
+        """Its row, while it has a slot."""
+        self.slot = -1
+        self.text: RowText | None = None
+        self.suspended: SuspendedRow | None = None
+        """What its row was when it was preempted."""
+        self.is_long = False
+        self.is_held = False
+        self.done_tokens = 0
+        """Tokens whose KV its prefill has made or found."""
+        self.cached_tokens = 0
+        """Prompt tokens whose KV was there when it was admitted."""
+        self.completion_tokens = 0
+        self.submitted_s = now_s
+        self.started_s: float | None = None
+        self.first_s: float | None = None
+        self.last_s = now_s
+        self.prefill_s = 0.0
+        """Seconds spent on reading the prompt, up to the first token."""
+        self._pieces: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+
+    @property
+    def id(self) -> str:
+        """The request's."""
+        return self.request.id
+
+    @property
+    def priority(self) -> Priority:
+        """The request's."""
+        return self.request.priority
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.params.prompt_ids)
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens to forward before it decodes: the prompt, and what it wrote before."""
+        return self.prompt_tokens if self.suspended is None else len(self.suspended.ids)
+
+    @property
+    def prefill_left(self) -> int:
+        """Of these, how many are not forwarded yet; 0 once it decodes."""
+        return max(0, self.prefill_tokens - self.done_tokens)
+
+    @property
+    def queue_s(self) -> float:
+        """How long it waited for its slot, the first time."""
+        return 0.0 if self.started_s is None else self.started_s - self.submitted_s
+
+    def waiting_state(self) -> WaitingState:
+        """How admission sees it."""
+        tokens = self.prefill_tokens
+        return WaitingState(self.id, self.priority, tokens, self._room(tokens))
+
+    def row_state(self, *, can_step: bool) -> RowState:
+        """How a plan sees it while it has a slot."""
+        assert self.seq is not None
+        tokens = self.prompt_tokens + self.completion_tokens
+        return RowState(
+            self.id,
+            self.seq,
+            self.priority,
+            tokens,
+            self._room(tokens),
+            prefill_left=self.prefill_left,
+            is_long=self.is_long,
+            can_step=can_step and not self.is_held,
+            can_be_preempted=self.request.hooks is None,
+        )
+
+    def take_slot(self, seq: SeqId, slot: int, *, cached_tokens: int, is_long: bool) -> None:
+        """It has a row; ``cached_tokens`` of what it reads need no forward."""
+        self.seq, self.slot, self.is_long = seq, slot, is_long
+        self.done_tokens = cached_tokens
+        if self.started_s is None:
+            self.cached_tokens = cached_tokens
+
+    def start(self, now_s: float) -> Started:
+        """Its first event."""
+        self.started_s = now_s
+        seed = self.params.sampling.seed
+        assert seed is not None
+        return Started(self.id, self.slot, self.prompt_tokens, seed, self.queue_s)
+
+    def leave_slot(self) -> None:
+        """Its row is gone."""
+        self.seq, self.slot = None, -1
+
+    def wait_again(self, suspended: SuspendedRow) -> None:
+        """Its row is gone until there is room for it."""
+        self.leave_slot()
+        self.suspended = suspended
+        self.done_tokens = 0
+
+    def slot_stats(self) -> SlotStats:
+        """How status pages see it."""
+        return SlotStats(
+            slot=self.slot,
+            id=self.id,
+            priority=self.priority,
+            prompt_tokens=self.prompt_tokens,
+            prompt_done_tokens=min(self.done_tokens, self.prompt_tokens),
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            max_tokens=self.params.max_tokens,
+            is_held=self.is_held,
+        )
+
+    def note(self, outcome: StepOutcome, now_s: float) -> None:
+        """Take what a step wrote."""
+        if outcome.error is not None:
+            return
+        self.last_s = now_s
+        if self.first_s is None:
+            self.first_s = now_s
+        if outcome.text:
+            self._pieces.append(outcome.text)
+        if outcome.token is None or outcome.finish is FinishCause.EOS:
+            return
+        self.completion_tokens += 1
+        self._tokens.append(outcome.token)
+        if outcome.logprobs is not None:
+            self._logprobs.append(outcome.logprobs)
+
+    def take_delta(self) -> Delta | None:
+        """What it wrote since the last call; None: nothing."""
+        if not self._pieces and not self._tokens:
+            return None
+        delta = Delta(
+            self.id,
+            "".join(self._pieces),
+            tuple(self._tokens),
+            tuple(self._logprobs),
+            self.completion_tokens,
+        )
+        self._pieces, self._tokens, self._logprobs = [], [], []
+        return delta
+
+    def usage(self) -> Usage:
+        """Token counts so far."""
+        return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
+
+    def done(self, finish: FinishCause) -> Done:
+        """Its last event."""
+        seed = self.params.sampling.seed
+        assert seed is not None
+        first_s = self.last_s if self.first_s is None else self.first_s
+        return Done(
+            self.id,
+            finish,
+            None if self.text is None else self.text.stop_match,
+            self.usage(),
+            Timings(
+                prompt_n=0 if self.first_s is None else self.prompt_tokens - self.cached_tokens,
+                prompt_s=self.prefill_s,
+                predicted_n=self.completion_tokens,
+                predicted_s=self.last_s - first_s,
+                ttft_s=first_s - self.submitted_s,
+                cache_n=self.cached_tokens,
+            ),
+            seed,
+            self.queue_s,
+        )
+
+    def cancelled(self) -> Cancelled:
+        """Its last event when nobody wants the rest."""
+        return Cancelled(self.id, self.usage())
+
+    def _room(self, tokens: int) -> int:
+        return room_tokens(
+            self.params, tokens, bound=self._bound, growth_tokens=self._growth_tokens
+        )

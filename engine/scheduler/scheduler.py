@@ -1,0 +1,395 @@
+"""Serves many requests on one engine: policy only, every forward and draw is the engine's.
+
+One tick is planned by `plan_tick`, a pure function, and carried out here: requests enter, prompt
+pieces are read, one step of all rows that decode is submitted and the step before it is read.
+
+Invariants (each pinned by a test):
+    S1  A row's KV is prompt + written - 1 tokens, and one more for each step it has in flight; it
+        has at most one between ticks.
+    S2  A step in flight is read and committed, unless none of its rows is left; no token is drawn
+        again.
+    S3  Entering, leaving, failing and finishing rows empty no pipeline but their own.
+    S4  What a request raises ends that request; what a step raises ends the rows of that step; what
+        planning raises ends that tick's rows. The next tick goes on.
+    S5  A cancelled request is gone, and its slot free, before the next tick begins.
+    S6  Every request gets exactly one last event: Done, Failed or Cancelled.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+
+from engine.engine import Engine
+from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault, InvalidParams
+from engine.finish import FinishCause
+from engine.health import FAILURES_ALLOWED
+from engine.kv.pool import CAPACITY_STEP, ROW_BUCKETS
+from engine.opening import check_ids
+from engine.outcome import SeqId, StepOutcome
+from engine.params import seeded
+from engine.prefill import PrefillPacer
+from engine.scheduler.admission import WaitReason, context_bound
+from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
+from engine.scheduler.job import Job
+from engine.scheduler.pipeline import Pipeline
+from engine.scheduler.queue import Priority, RequestQueue
+from engine.scheduler.reader import PromptReader
+from engine.scheduler.request import Event, Failed, PrefillProgress, ScheduledRequest
+from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.state import RowState, TickState
+from engine.scheduler.stats import Counters, SchedulerPhase, SchedulerStats
+from engine.scheduler.tick import Grant, TickPlan, plan_tick, steps_since_piece
+from engine.text.row_text import RowText
+
+logger = logging.getLogger(__name__)
+
+
+class BatchScheduler:
+    """Requests in, events out. All calls come from the engine thread, between ticks.
+
+    Args:
+        engine: where the rows live; nobody else opens rows on it.
+        settings: slots, queue, budget and preemption.
+        pacer: how prompts are cut.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: SchedulerSettings | None = None,
+        *,
+        pacer: PrefillPacer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.settings = SchedulerSettings() if settings is None else settings
+        self._engine = engine
+        self._clock = clock
+        storage = engine.choice.storage
+        geometry = KvGeometry(ROW_BUCKETS, CAPACITY_STEP, is_pooled=storage.batches)
+        self._budget = KvBudget(geometry, self.settings.kv_budget_tokens)
+        self._queue: RequestQueue[Job] = RequestQueue(self.settings.queue_depth)
+        self._rows: dict[str, Job] = {}
+        """Who has a slot, in the order of admission."""
+        self._counters = Counters()
+        self._pipeline = Pipeline(engine, self._counters, is_pipelined=self.settings.is_pipelined)
+        self._reader = PromptReader(
+            engine, PrefillPacer() if pacer is None else pacer, self._counters, clock
+        )
+        self._events: list[Event] = []
+        self._phase = SchedulerPhase.SERVING
+        self._deadline_s: float | None = None
+        self._steps_since_piece = self.settings.limits.grant_interval
+        self._blocked: WaitReason | None = None
+        self._has_work = False
+
+    # -- requests
+
+    def submit(self, *requests: ScheduledRequest) -> None:
+        """Queue requests, all or none of them.
+
+        Raises:
+            QueueFull: too many wait.
+            EngineClosed: it drains, or is unhealthy.
+            InvalidParams, ContextOverflow, KvBudgetExceeded: one can never run here.
+        """
+        try:
+            self._refuse_when_closed()
+            jobs = [self._job(request) for request in requests]
+            self._queue.push(*jobs, free_slots=self.settings.limits.parallel - len(self._rows))
+        except EngineError:
+            self._counters.refused += len(requests)
+            raise
+        self._counters.requests += len(requests)
+        self._has_work = True
+
+    def cancel(self, id_: str) -> None:
+        """End a request at once, wherever it stands; one that is over or unknown is left alone."""
+        job = self._queue.remove(id_) or self._rows.get(id_)
+        if job is None:
+            return
+        self._leave(job)
+        self._events.append(job.cancelled())
+        self._counters.cancelled += 1
+
+    def hold(self, id_: str) -> None:
+        """Let a row keep its slot and take no further step, because its reader is behind.
+
+        A step it has in flight is still read and told.
+        """
+        if id_ in self._rows:
+            self._rows[id_].is_held = True
+
+    def release(self, id_: str) -> None:
+        """Let a held row go on."""
+        if id_ in self._rows:
+            self._rows[id_].is_held = False
+            self._has_work = True
+
+    # -- ticks
+
+    @property
+    def idle(self) -> bool:
+        """Whether a tick would do nothing until the next call of another method.
+
+        While it drains, a deadline may still pass: then tick on.
+        """
+        return not self._has_work
+
+    def tick(self) -> list[Event]:
+        """Do one round; what it came to, in order."""
+        self._counters.ticks += 1
+        if self._deadline_s is not None and self._clock() >= self._deadline_s:
+            self._end_all(EngineClosed("the server has stopped"))
+        try:
+            state = self._state()
+            plan = plan_tick(state)
+            self._steps_since_piece = steps_since_piece(state, plan)
+            self._carry_out(plan)
+        except Exception as error:
+            logger.exception("a tick of %d rows failed", len(self._rows))
+            self._end_all(InternalFault(error), queued=1)
+        if not self._engine.health.ok and self._phase is not SchedulerPhase.UNHEALTHY:
+            self._give_up()
+        events, self._events = self._events, []
+        return events
+
+    # -- its end
+
+    def drain(self, deadline_s: float | None = None) -> None:
+        """Refuse new requests, fail those that never started and let the others finish.
+
+        Args:
+            deadline_s: a time of the clock at which what still runs is ended with EngineClosed;
+                None: never.
+        """
+        if self._phase is SchedulerPhase.SERVING:
+            self._phase = SchedulerPhase.DRAINING
+        self._deadline_s = deadline_s
+        for job in list(self._queue):
+            if job.started_s is None:
+                self._fail(job, EngineClosed("the server is shutting down"))
+        self._has_work = True
+
+    @property
+    def phase(self) -> SchedulerPhase:
+        """Whether it takes new requests."""
+        return self._phase
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it drains and nothing is left to do or to tell."""
+        is_closed = self._phase is not SchedulerPhase.SERVING
+        return is_closed and not (self._rows or len(self._queue) or self._events)
+
+    def stats(self) -> SchedulerStats:
+        """A snapshot for metrics and status pages."""
+        shape = self._shape()
+        return SchedulerStats(
+            phase=self._phase,
+            parallel=self.settings.limits.parallel,
+            slots=tuple(job.slot_stats() for job in self._rows.values()),
+            queue_depths=dict(zip(Priority, self._queue.depths, strict=True)),
+            queue_capacity=self._queue.capacity,
+            blocked=self._blocked,
+            counters=self._counters.snapshot(),
+            kv_rows=shape.rows,
+            kv_positions=shape.positions,
+            kv_budget_positions=self._budget.positions,
+        )
+
+    # -- internals: taking requests
+
+    def _refuse_when_closed(self) -> None:
+        if self._phase is SchedulerPhase.UNHEALTHY:
+            raise EngineUnhealthy("the inference backend failed too often; restart the server")
+        if self._phase is SchedulerPhase.DRAINING:
+            raise EngineClosed("the server is shutting down")
+
+    def _job(self, request: ScheduledRequest) -> Job:
+        if request.id in self._rows or any(job.id == request.id for job in self._queue):
+            raise InvalidParams("id", f"{request.id!r} is in use by another request")
+        if request.params.speculation is not None:
+            raise InvalidParams("speculation", "is not supported by the scheduler")
+        check_ids(request.params, self._engine.facts.vocab_size)
+        bound = context_bound(request.params, self._engine.context_tokens, self._budget)
+        return Job(
+            request,
+            replace(seeded(request.params), context_tokens=bound),
+            bound=bound,
+            growth_tokens=None if self.settings.limits.preemption is None else CAPACITY_STEP,
+            now_s=self._clock(),
+        )
+
+    # -- internals: planning
+
+    def _state(self) -> TickState:
+        limits = self.settings.limits
+        rows: list[RowState] = []
+        for job in list(self._rows.values()):
+            with self._boundary(job):
+                can_step = not job.prefill_left and self._wants_step(job)
+                rows.append(job.row_state(can_step=can_step))
+        # Without a free slot only the first that waits matters.
+        looked_at = None if len(rows) < limits.parallel else 1
+        waiting = tuple(job.waiting_state() for job in islice(self._queue, looked_at))
+        return TickState(
+            limits=limits,
+            rows=tuple(rows),
+            waiting=waiting,
+            chunk_tokens=self._reader.chunk_tokens,
+            steps_since_piece=self._steps_since_piece,
+            budget=self._budget,
+            shape=self._shape(),
+        )
+
+    def _wants_step(self, job: Job) -> bool:
+        assert job.seq is not None
+        return self._engine.wants_step(job.seq)
+
+    def _shape(self) -> KvShape:
+        storage = self._engine.choice.storage
+        return KvShape(storage.rows, storage.capacity) if self._rows else KvShape()
+
+    # -- internals: carrying a plan out
+
+    def _carry_out(self, plan: TickPlan) -> None:
+        self._blocked = plan.blocked
+        self._has_work = bool(self._pipeline.in_flight)
+        self._counters.mixed_ticks += plan.is_mixed
+        for entrant in plan.entrants:
+            self._enter(entrant.waiting.id, is_long=entrant.is_long)
+        joining = [seq for grant in plan.prefill if (seq := self._read(grant)) is not None]
+        decoding = [job.seq for id_ in plan.decode if (job := self._rows.get(id_)) is not None]
+        self._step([seq for seq in [*decoding, *joining] if seq is not None])
+        for id_ in plan.preempt:
+            self._preempt(id_)
+        self._has_work |= not plan.is_empty or bool(self._pipeline.in_flight)
+
+    def _enter(self, id_: str, *, is_long: bool) -> None:
+        """Give a request of the queue its slot."""
+        job = self._queue.remove(id_)
+        assert job is not None
+        with self._boundary(job):
+            busy = {other.slot for other in self._rows.values()}
+            slot = next(slot for slot in range(len(busy) + 1) if slot not in busy)
+            self._rows[job.id] = job
+            job.take_slot(self._open(job), slot, cached_tokens=0, is_long=is_long)
+            if job.started_s is None:
+                self._events.append(job.start(self._clock()))
+                self._counters.started += 1
+            if job.params.max_tokens == 0:
+                self._finish(job, FinishCause.LENGTH)
+
+    def _open(self, job: Job) -> SeqId:
+        """A row for the request. A shared prefix is adopted here, and its tokens counted."""
+        if job.suspended is not None:
+            return self._engine.resume(job.suspended)
+        job.text = RowText(self._engine.tokenizer.decoder(), job.request.stops)
+        return self._engine.open(job.params, text=job.text, hooks=job.request.hooks)
+
+    def _read(self, grant: Grant) -> SeqId | None:
+        """Read a piece of a prompt; the row, if it is to join this tick's step."""
+        job = self._rows.get(grant.id)
+        if job is None:
+            return None
+        with self._boundary(job):
+            first = self._reader.read(job, grant)
+            if first is not None:
+                self._take(job, first)
+            elif job.first_s is None:
+                done = PrefillProgress(job.id, job.done_tokens, job.prompt_tokens)
+                self._events.append(done)
+            if job.id in self._rows and not job.prefill_left and self._wants_step(job):
+                return job.seq
+        return None
+
+    def _step(self, seqs: list[SeqId]) -> None:
+        """Submit a step of these rows and read the one before."""
+        jobs = {job.seq: job for job in self._rows.values()}
+        for outcome in self._pipeline.advance(seqs):
+            job = jobs.get(outcome.seq)
+            if job is None or job.id not in self._rows:
+                continue
+            self._counters.decode_tokens += outcome.token is not None
+            with self._boundary(job):
+                self._take(job, outcome)
+
+    def _take(self, job: Job, outcome: StepOutcome) -> None:
+        job.note(outcome, self._clock())
+        delta = job.take_delta()
+        if delta is not None:
+            self._events.append(delta)
+        if outcome.error is not None:
+            self._fail(job, outcome.error)
+        elif outcome.finish is not None:
+            self._finish(job, outcome.finish)
+
+    # -- internals: how requests end
+
+    @contextmanager
+    def _boundary(self, job: Job) -> Iterator[None]:
+        """The row boundary: whatever is raised inside ends this job and nothing else."""
+        try:
+            yield
+        except EngineError as error:
+            self._fail(job, error)
+        except Exception as error:
+            logger.exception("request %s failed", job.id)
+            self._fail(job, InternalFault(error))
+
+    def _finish(self, job: Job, finish: FinishCause) -> None:
+        self._leave(job)
+        done = job.done(finish)
+        self._events.append(done)
+        finished = self._counters.finished
+        finished[finish] = finished.get(finish, 0) + 1
+        self._counters.prompt_tokens += job.prompt_tokens
+        self._counters.generation_s += done.timings.predicted_s
+
+    def _fail(self, job: Job, error: EngineError) -> None:
+        self._leave(job)
+        self._events.append(Failed(job.id, error))
+        self._counters.failed += 1
+
+    def _leave(self, job: Job) -> None:
+        """Take a job out, wherever it stands, and free its row."""
+        self._queue.remove(job.id)
+        self._rows.pop(job.id, None)
+        self._has_work = True
+        seq = job.seq
+        job.leave_slot()
+        self._counters.completion_tokens += job.completion_tokens
+        if seq is None:
+            return
+        self._pipeline.forget(seq)
+        try:
+            self._engine.close(seq)
+        except Exception:
+            logger.exception("the row of request %s could not be closed", job.id)
+
+    def _preempt(self, id_: str) -> None:
+        """Send a row back to the queue, unless it ended meanwhile."""
+        job = self._rows.get(id_)
+        if job is None:
+            return
+        with self._boundary(job):
+            assert job.seq is not None
+            suspended = self._engine.suspend(job.seq)
+            del self._rows[id_]
+            job.wait_again(suspended)
+            self._queue.push_back_in(job)
+            self._counters.preemptions += 1
+
+    def _end_all(self, error: EngineError, *, queued: int | None = None) -> None:
+        """Fail every row, and the first ``queued`` of the queue (None: all of it)."""
+        for job in [*self._rows.values(), *list(self._queue)[:queued]]:
+            self._fail(job, error)
+
+    def _give_up(self) -> None:
+        self._phase = SchedulerPhase.UNHEALTHY
+        logger.error("the inference backend failed %d times in a row", FAILURES_ALLOWED)
+        self._end_all(EngineUnhealthy("the inference backend failed too often"))

@@ -1,0 +1,36 @@
+"""The scheduler's settings, checked once."""
+
+from dataclasses import dataclass, field
+
+from engine.errors import InvalidParams
+from engine.scheduler.state import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """What a server may set."""
+
+    limits: Limits = field(default_factory=Limits)
+    queue_depth: int = 32
+    """Most requests that wait for a slot."""
+    kv_budget_tokens: int | None = None
+    """Most token positions of KV in all rows together, as allocated; None: no bound."""
+    is_pipelined: bool = True
+    """False reads each step before the next is submitted (for debugging)."""
+
+    def __post_init__(self) -> None:
+        if self.limits.parallel < 1:
+            raise InvalidParams("parallel", f"must be 1 or more, got {self.limits.parallel}")
+        if self.limits.grant_interval < 0:
+            raise InvalidParams(
+                "prefill_grant_interval",
+                f"must be 0 (off) or more, got {self.limits.grant_interval}",
+            )
+        if self.limits.short_pieces < 1:
+            raise InvalidParams(
+                "short_pieces", f"must be 1 or more, got {self.limits.short_pieces}"
+            )
+        if self.queue_depth < 0:
+            raise InvalidParams("max_queue_depth", f"must be 0 or more, got {self.queue_depth}")
+        if self.kv_budget_tokens is not None and self.kv_budget_tokens < 1:
+            raise InvalidParams("kv_budget", f"must be 1 or more, got {self.kv_budget_tokens}")

@@ -1,0 +1,78 @@
+"""What a plan is made from: the rows and the queue as frozen values."""
+
+from dataclasses import dataclass, field
+
+from engine.outcome import SeqId
+from engine.scheduler.budget import KvBudget, KvShape
+from engine.scheduler.preemption import PreemptionPolicy
+from engine.scheduler.queue import Priority
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """A request of the queue."""
+
+    id: str
+    priority: Priority
+    prefill_tokens: int
+    """Tokens to forward before it decodes: the prompt, and what it wrote before a preemption."""
+    room_tokens: int
+    """Tokens its row is to have room for (`RowState.room_tokens`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """A request that has a slot."""
+
+    id: str
+    seq: SeqId
+    priority: Priority
+    tokens: int
+    """Prompt and answer so far."""
+    room_tokens: int
+    """Tokens the budget counts for it: all it may ever hold, or, when rows can be preempted, what
+    it holds and a growth step."""
+    prefill_left: int = 0
+    """Tokens still to forward before it decodes; 0: it decodes."""
+    is_long: bool = False
+    """Whether its prefill is parked between decode steps instead of going ahead of them."""
+    can_step: bool = True
+    """Whether one more step may be submitted for it."""
+    can_be_preempted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings a plan keeps to."""
+
+    parallel: int = 4
+    """Most rows at a time."""
+    grant_interval: int = 16
+    """Decode steps for each piece of a parked prefill; 0: none while any row decodes."""
+    short_pieces: int = 4
+    """Prompts of at most so many pieces go ahead of decode steps, one piece's worth a tick;
+    longer ones are parked."""
+    preemption: PreemptionPolicy | None = None
+    """Whom to preempt; None: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickState:
+    """Everything `plan_tick` looks at."""
+
+    limits: Limits
+    rows: tuple[RowState, ...]
+    """In the order of their admission."""
+    waiting: tuple[WaitingState, ...] = ()
+    """In the order in which they are to be admitted."""
+    chunk_tokens: int = 2048
+    """Most tokens of one prefill piece; 0: a prompt is one piece."""
+    steps_since_piece: int = 0
+    """Ticks with decode rows since a parked prefill had its last piece."""
+    budget: KvBudget | None = None
+    shape: KvShape = field(default_factory=KvShape)
+
+    @property
+    def short_tokens(self) -> int | None:
+        """The longest prefill that is not parked; None: none ever is."""
+        return self.chunk_tokens * self.limits.short_pieces if self.chunk_tokens else None

@@ -1,0 +1,174 @@
+"""Decides what one tick does: who enters, whose prompt is read, who decodes, who gives way.
+
+The rules, each pinned by a test:
+    - decode steps are never left out for a prefill: a plan names both;
+    - a short prompt is read ahead of the step it joins, so its first token comes after about one
+      tick and its own prefill, whatever else is parked;
+    - a tick reads about one piece of short prompts, so that nobody's next token waits longer;
+    - a parked prefill gets one piece every `Limits.grant_interval` steps, one step later at most
+      when a short prompt is read in that tick, and a piece a tick while nobody decodes: a prompt
+      of C pieces has its first token after at most C * (interval + 1) ticks;
+    - a request that waits never keeps a row from decoding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.scheduler.admission import Admission, Entrant, WaitReason, admit
+from engine.scheduler.preemption import victims
+from engine.scheduler.state import RowState, TickState
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A piece of one request's prefill.
+
+    The prompt's last token is a forward of its own and comes along when it is next.
+    """
+
+    id: str
+    tokens: int
+    """Most tokens of the piece."""
+    is_parked: bool = False
+    """Whether it is a parked prefill's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickPlan:
+    """What one tick does, in this order."""
+
+    entrants: tuple[Entrant, ...] = ()
+    """Requests that get a slot."""
+    prefill: tuple[Grant, ...] = ()
+    """Pieces to read; a row whose prompt is read to its end joins this tick's step."""
+    decode: tuple[str, ...] = ()
+    """Rows of the next step, beside those that join."""
+    preempt: tuple[str, ...] = ()
+    """Rows that give up their slot once their step in flight is read."""
+    blocked: WaitReason | None = None
+    """Why the queue's head waits; None when nobody does."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether rows decode and prompts are read in the same tick."""
+        return bool(self.decode) and bool(self.prefill)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.entrants or self.prefill or self.decode or self.preempt)
+
+
+def plan_tick(state: TickState) -> TickPlan:
+    """The plan for the next tick; a function of ``state`` alone."""
+    short, room = _short_grants(state)
+    admission = admit(state, room) if state.waiting else Admission()
+    short += [
+        _grant(state, entrant.waiting.id, entrant.waiting.prefill_tokens)
+        for entrant in admission.entrants
+        if not entrant.is_long
+    ]
+    decoding = [row for row in state.rows if not row.prefill_left]
+    parked = _parked_grants(
+        state,
+        admission.entrants,
+        beside=len(short),
+        decoding=any(row.can_step for row in decoding),
+    )
+    leaving = _leaving(state, admission)
+    return TickPlan(
+        entrants=admission.entrants,
+        prefill=tuple(grant for grant in [*short, *parked] if grant.id not in leaving),
+        decode=tuple(row.id for row in decoding if row.can_step and row.id not in leaving),
+        preempt=leaving,
+        blocked=admission.reason,
+    )
+
+
+def steps_since_piece(state: TickState, plan: TickPlan) -> int:
+    """`TickState.steps_since_piece` for the tick after ``plan``."""
+    if any(grant.is_parked for grant in plan.prefill):
+        return 0
+    after = state.steps_since_piece + bool(plan.decode or plan.prefill)
+    is_parked = any(row.is_long and row.prefill_left for row in state.rows)
+    if is_parked or any(entrant.is_long for entrant in plan.entrants):
+        return after
+    # The next long prompt is due at once, but a short one of the same tick goes first.
+    return min(after, max(0, state.limits.grant_interval - 1))
+
+
+def _short_grants(state: TickState) -> tuple[list[Grant], int | None]:
+    """Pieces of short prompts that are being read, and the tokens left for others."""
+    room = state.chunk_tokens or None
+    grants: list[Grant] = []
+    for row in state.rows:
+        if not row.prefill_left or row.is_long:
+            continue
+        grant = _grant(state, row.id, row.prefill_left)
+        if room is not None:
+            if grants and grant.tokens > room:
+                break
+            room -= grant.tokens
+        grants.append(grant)
+    return grants, room
+
+
+def _parked_grants(
+    state: TickState, entrants: Sequence[Entrant], *, beside: int, decoding: bool
+) -> list[Grant]:
+    """The piece of the one long prompt, if it is due."""
+    if not _is_due(state, beside=beside, decoding=decoding):
+        return []
+    long = [(row.id, row.prefill_left) for row in state.rows if row.is_long and row.prefill_left]
+    long += [(e.waiting.id, e.waiting.prefill_tokens) for e in entrants if e.is_long]
+    return [_grant(state, id_, left, is_parked=True) for id_, left in long]
+
+
+def _is_due(state: TickState, *, beside: int, decoding: bool) -> bool:
+    interval = state.limits.grant_interval
+    if not decoding:
+        return not beside or state.steps_since_piece >= max(1, interval)
+    if interval == 0:
+        return False
+    return state.steps_since_piece >= (interval if beside else interval - 1)
+
+
+def _grant(state: TickState, id_: str, left: int, *, is_parked: bool = False) -> Grant:
+    tokens = min(left, state.chunk_tokens) if state.chunk_tokens else left
+    return Grant(id_, tokens, is_parked)
+
+
+def _leaving(state: TickState, admission: Admission) -> tuple[str, ...]:
+    """Who is preempted: for the rows' growth first, else for a higher priority that waits."""
+    policy = state.limits.preemption
+    if policy is None:
+        return ()
+    going = victims(state.rows, policy, is_enough=lambda staying: _can_grow(state, staying))
+    blocked = admission.blocked
+    waits_for_room = admission.reason in {WaitReason.NO_SLOT, WaitReason.NO_KV}
+    if not going and blocked is not None and waits_for_room and not admission.entrants:
+        going = victims(
+            state.rows,
+            policy,
+            is_enough=lambda staying: _has_room(state, staying, blocked.room_tokens),
+            below=blocked.priority,
+        )
+    return tuple(row.id for row in going)
+
+
+def _can_grow(state: TickState, staying: Sequence[RowState]) -> bool:
+    """Whether the rows can have their next two tokens: one in flight and the one to submit."""
+    if state.budget is None:
+        return True
+    needed = [min(row.tokens + 2, row.room_tokens) for row in staying]
+    return state.budget.fits(needed, state.shape, shrinks=True)
+
+
+def _has_room(state: TickState, staying: Sequence[RowState], room_tokens: int) -> bool:
+    """Whether one more row fits beside those that stay."""
+    if len(staying) >= state.limits.parallel:
+        return False
+    held = [row.room_tokens for row in staying]
+    return state.budget is None or state.budget.fits(
+        [*held, room_tokens], state.shape, shrinks=True
+    )

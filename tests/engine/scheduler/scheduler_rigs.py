@@ -1,0 +1,163 @@
+"""A scheduler under test: requests in, one record per request out, the laws checked each tick."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.engine import Engine
+from engine.errors import EngineError
+from engine.outcome import TokenLogprobs
+from engine.params import SequenceParams
+from engine.prefill import PrefillPacer
+from engine.scheduler.request import (
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    PrefillProgress,
+    ScheduledRequest,
+    Started,
+)
+from engine.scheduler.scheduler import BatchScheduler
+from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.state import Limits
+from engine.sequence import Phase
+from engine.session import Answer, Session, TextDelta
+
+
+class Clock:
+    """Seconds that pass only when a test says so, and a little at each look."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.now_s = 0.0
+        self._step_s = step_s
+
+    def __call__(self) -> float:
+        self.now_s += self._step_s
+        return self.now_s
+
+
+@dataclass
+class Told:
+    """Everything a request was told."""
+
+    events: list[Event] = field(default_factory=list)
+    ticks: list[int] = field(default_factory=list)
+    """The tick of each event."""
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, Delta))
+
+    @property
+    def tokens(self) -> list[int]:
+        return [t for event in self.events if isinstance(event, Delta) for t in event.tokens]
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs]:
+        return [p for event in self.events if isinstance(event, Delta) for p in event.logprobs]
+
+    @property
+    def last(self) -> Event | None:
+        return self.events[-1] if self.events else None
+
+    @property
+    def done(self) -> Done:
+        assert isinstance(self.last, Done), self.last
+        return self.last
+
+    @property
+    def error(self) -> EngineError:
+        assert isinstance(self.last, Failed), self.last
+        return self.last.error
+
+    @property
+    def is_over(self) -> bool:
+        return isinstance(self.last, Done | Failed | Cancelled)
+
+    def tick_of(self, kind: type) -> int:
+        """The tick of the first event of a kind."""
+        return next(
+            tick
+            for tick, event in zip(self.ticks, self.events, strict=True)
+            if isinstance(event, kind)
+        )
+
+
+class Served:
+    """A scheduler, and what it told whom."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        chunk: int | None = 8,
+        clock: Callable[[], float] | None = None,
+        settings: SchedulerSettings | None = None,
+        **limits: Any,
+    ) -> None:
+        self.engine = engine
+        chosen = settings or SchedulerSettings(Limits(**limits))
+        kw = {} if clock is None else {"clock": clock}
+        self.scheduler = BatchScheduler(engine, chosen, pacer=PrefillPacer(chunk), **kw)
+        self.told: dict[str, Told] = {}
+        self.ticks = 0
+
+    def submit(self, id_: str, params: SequenceParams, **kw: Any) -> Told:
+        self.told[id_] = Told()
+        self.scheduler.submit(ScheduledRequest(id_, params, **kw))
+        return self.told[id_]
+
+    def tick(self) -> list[Event]:
+        events = self.scheduler.tick()
+        self.ticks += 1
+        for event in events:
+            told = self.told[event.id]
+            assert not told.is_over, "an event after the last one"
+            told.events.append(event)
+            told.ticks.append(self.ticks)
+        self._check()
+        return events
+
+    def run(self, *, most: int = 2000) -> None:
+        """Tick until there is nothing to do."""
+        for _ in range(most):
+            if self.scheduler.idle:
+                return
+            self.tick()
+        raise AssertionError(f"not idle after {most} ticks")
+
+    def _check(self) -> None:
+        """The length law, slots and rows (S1)."""
+        running = self.scheduler._rows
+        rows = self.engine._ledger.rows
+        assert {job.seq for job in running.values()} == set(rows)
+        slots = [job.slot for job in running.values()]
+        assert len(set(slots)) == len(slots) <= self.scheduler.settings.limits.parallel
+        for row in rows.values():
+            assert len(row.in_flight) <= 1
+            if row.phase is Phase.DECODE and row.lost is None:
+                held = self.engine._storage.length(row.slot)
+                assert held == row.prompt_tokens + row.written - 1 + len(row.in_flight), row
+
+
+def alone(engine: Engine, params: SequenceParams, stops: Sequence[str] = ()) -> tuple[str, Answer]:
+    """The streamed text and the answer of one request on an engine that serves nobody else."""
+    pieces = []
+    for event in Session(engine, pacer=PrefillPacer(8)).generate(params, stops=stops):
+        if isinstance(event, TextDelta):
+            pieces.append(event.text)
+        elif isinstance(event, Answer):
+            return "".join(pieces), event
+    raise AssertionError("no answer")
+
+
+def progress(told: Iterable[Event]) -> list[int]:
+    """Prompt tokens done at each progress event."""
+    return [event.done_tokens for event in told if isinstance(event, PrefillProgress)]
+
+
+def seeds(told: Iterable[Event]) -> list[int]:
+    """The seeds that were reported at the start."""
+    return [event.seed for event in told if isinstance(event, Started)]
