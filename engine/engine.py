@@ -149,6 +149,13 @@ class Engine:
             (first,) = self._ledger.end([row], error)
         return PrefillOutcome(seq, piece.stop, row.prompt_tokens, first)
 
+    def join(self, seq: SeqId) -> None:
+        """Leave the last piece of a row's prompt to the next step, beside the rows that decode."""
+        row = self._ledger.row(seq)
+        assert row.phase is Phase.PREFILL
+        assert row.lost or self._storage.length(row.slot) == len(row.ids) - 1
+        row.phase = Phase.DECODE
+
     # -- decode
 
     def wants_step(self, seq: SeqId) -> bool:

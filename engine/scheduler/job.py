@@ -39,8 +39,10 @@ class Job:
         "completion_tokens",
         "done_tokens",
         "first_s",
+        "is_decoding",
         "is_held",
         "is_long",
+        "joined_s",
         "last_s",
         "params",
         "prefill_s",
@@ -74,6 +76,8 @@ class Job:
         """What its row was when it was preempted."""
         self.is_long = False
         self.is_held = False
+        self.is_decoding = False
+        """Whether the next step forwards its newest token, the last of the prompt at first."""
         self.done_tokens = 0
         """Tokens whose KV its prefill has made or found."""
         self.cached_tokens = 0
@@ -81,6 +85,7 @@ class Job:
         self.completion_tokens = 0
         self.submitted_s = now_s
         self.started_s: float | None = None
+        self.joined_s = now_s
         self.first_s: float | None = None
         self.last_s = now_s
         self.prefill_s = 0.0
@@ -112,7 +117,7 @@ class Job:
     @property
     def prefill_left(self) -> int:
         """Of these, how many are not forwarded yet; 0 once it decodes."""
-        return max(0, self.prefill_tokens - self.done_tokens)
+        return 0 if self.is_decoding else self.prefill_tokens - self.done_tokens
 
     @property
     def queue_s(self) -> float:
@@ -124,7 +129,7 @@ class Job:
         tokens = self.prefill_tokens
         return WaitingState(self.id, self.priority, tokens, self._room(tokens))
 
-    def row_state(self, *, can_step: bool) -> RowState:
+    def row_state(self, *, wants_step: bool) -> RowState:
         """How a plan sees it while it has a slot."""
         assert self.seq is not None
         tokens = self.prompt_tokens + self.completion_tokens
@@ -136,7 +141,7 @@ class Job:
             self._room(tokens),
             prefill_left=self.prefill_left,
             is_long=self.is_long,
-            can_step=can_step and not self.is_held,
+            can_step=wants_step and not self.is_held,
             can_be_preempted=self.request.hooks is None,
         )
 
@@ -154,9 +159,15 @@ class Job:
         assert seed is not None
         return Started(self.id, self.slot, self.prompt_tokens, seed, self.queue_s)
 
+    def decodes_since(self, now_s: float) -> None:
+        """All but its newest token is read."""
+        self.is_decoding = True
+        self.joined_s = now_s
+
     def leave_slot(self) -> None:
         """Its row is gone."""
         self.seq, self.slot = None, -1
+        self.is_decoding = False
 
     def wait_again(self, suspended: SuspendedRow) -> None:
         """Its row is gone until there is room for it."""
@@ -185,6 +196,7 @@ class Job:
         self.last_s = now_s
         if self.first_s is None:
             self.first_s = now_s
+            self.prefill_s += now_s - self.joined_s
         if outcome.text:
             self._pieces.append(outcome.text)
         if outcome.token is None or outcome.finish is FinishCause.EOS:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from engine.engine import Engine
 from engine.outcome import StepOutcome
-from engine.prefill import PrefillPacer, plan_prefill
+from engine.prefill import PrefillPacer, PrefillPiece, plan_prefill
 from engine.scheduler.job import Job
 from engine.scheduler.stats import Counters
 from engine.scheduler.tick import Grant
@@ -38,29 +38,41 @@ class PromptReader:
         return self._pacer.chunk_tokens
 
     def read(self, job: Job, grant: Grant) -> StepOutcome | None:
-        """Forward a granted piece of the job's row, and the prompt's last token if it is next.
+        """Forward a granted piece of the job's row; read to its last token, the row decodes.
+
+        That last token is the next step's, so that it costs no forward of its own.
 
         Returns:
-            The answer's next token once all is read, or the error that ended the row.
+            The error that ended the row, if one did.
         """
         assert job.seq is not None
-        start = job.done_tokens
+        pieces = plan_prefill(
+            prompt_tokens=job.prefill_tokens,
+            cached_tokens=job.done_tokens,
+            chunk_tokens=grant.tokens,
+        )
+        piece = next(pieces)
+        if not piece.is_last:
+            outcome = self._forward(job, piece)
+            if outcome is not None:
+                return outcome
+            piece = next(pieces)
+        if piece.is_last:
+            self._engine.join(job.seq)
+            job.decodes_since(self._clock())
+        return None
+
+    def _forward(self, job: Job, piece: PrefillPiece) -> StepOutcome | None:
+        assert job.seq is not None
         began_s = self._clock()
-        first = None
-        for piece in plan_prefill(
-            prompt_tokens=job.prefill_tokens, cached_tokens=start, chunk_tokens=grant.tokens
-        ):
-            if piece.start > start and not piece.is_last:
-                break
-            before_s = self._clock()
-            first = self._engine.prefill(job.seq, piece).first
-            job.done_tokens = piece.stop
-            self._counters.prefill_tokens += piece.tokens
-            if first is not None:
-                break
-            self._pacer.observe(piece.tokens, self._clock() - before_s)
-        self._counters.prefill_pieces += 1
-        self._counters.parked_pieces += grant.is_parked
+        outcome = self._engine.prefill(job.seq, piece).first
+        elapsed_s = self._clock() - began_s
+        job.done_tokens = piece.stop
         if job.first_s is None:
-            job.prefill_s += self._clock() - began_s
-        return first
+            job.prefill_s += elapsed_s
+        if outcome is None:
+            self._pacer.observe(piece.tokens, elapsed_s)
+        self._counters.prefill_tokens += piece.tokens
+        self._counters.prefill_pieces += 1
+        self._counters.parked_pieces += job.is_long
+        return outcome

@@ -231,8 +231,7 @@ class BatchScheduler:
         rows: list[RowState] = []
         for job in list(self._rows.values()):
             with self._boundary(job):
-                can_step = not job.prefill_left and self._wants_step(job)
-                rows.append(job.row_state(can_step=can_step))
+                rows.append(job.row_state(wants_step=self._wants_step(job)))
         # Without a free slot only the first that waits matters.
         looked_at = None if len(rows) < limits.parallel else 1
         waiting = tuple(job.waiting_state() for job in islice(self._queue, looked_at))
@@ -297,14 +296,14 @@ class BatchScheduler:
         if job is None:
             return None
         with self._boundary(job):
-            first = self._reader.read(job, grant)
-            if first is not None:
-                self._take(job, first)
+            ended = self._reader.read(job, grant)
+            if ended is not None:
+                self._take(job, ended)
+            elif self._wants_step(job):
+                return job.seq
             elif job.first_s is None:
                 done = PrefillProgress(job.id, job.done_tokens, job.prompt_tokens)
                 self._events.append(done)
-            if job.id in self._rows and not job.prefill_left and self._wants_step(job):
-                return job.seq
         return None
 
     def _step(self, seqs: list[SeqId]) -> None:

@@ -139,7 +139,8 @@ class Served:
             assert len(row.in_flight) <= 1
             if row.phase is Phase.DECODE and row.lost is None:
                 held = self.engine._storage.length(row.slot)
-                assert held == row.prompt_tokens + row.written - 1 + len(row.in_flight), row
+                ahead = sum(ticket.appended for ticket in row.in_flight)
+                assert held == row.prompt_tokens + row.written - 1 + ahead, row
 
 
 def alone(engine: Engine, params: SequenceParams, stops: Sequence[str] = ()) -> tuple[str, Answer]:
