@@ -27,6 +27,8 @@ class Drafting:
     def room(self, seq: SeqId, max_draft: int) -> int:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
         row = self._ledger.row(seq)
+        if row.lost is not None:
+            return 0
         room = [max_draft]
         if row.rules.max_tokens is not None:
             room.append(row.rules.max_tokens - row.written - 1)
@@ -49,7 +51,6 @@ class Drafting:
             has_extended_chain=sampling.is_extended,
             has_feedback=sampling.has_feedback,
             is_trimmable=limit is None or limit >= max_draft,
-            is_batchable=self._storage.batches,
         )
 
     def forward_width(self, seq: SeqId, width: int, *, wait: bool) -> None:

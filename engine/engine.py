@@ -124,10 +124,12 @@ class Engine:
         row = self._ledger.rows.pop(seq, None)
         if row is None:
             return
+        # What was appended and never drawn from may hold anything, as a failed row's KV may.
+        unread = row.phase is Phase.PREFILL or bool(row.in_flight)
         row.phase = Phase.FINISHED
         row.in_flight.clear()
         if row.lost is None:
-            self._storage.close(row.slot, failed=row.failed)
+            self._storage.close(row.slot, failed=row.failed or unread)
 
     # -- prefill
 
@@ -223,6 +225,10 @@ class Engine:
         for token in draft:
             if not 0 <= token < vocab:
                 raise InvalidParams("draft", f"token id {token} is outside {vocab} tokens")
+        row = self._ledger.row(seq)
+        if row.lost is not None:
+            ended = fail(row, row.lost)
+            return VerifyOutcome(seq, (ended,), len(draft), accepted=0, error=row.lost)
         return verify_round(self.drafting, seq, draft)
 
     def draft_room(self, seq: SeqId, max_draft: int) -> int:

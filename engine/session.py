@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.conversation import Conversation
 from engine.engine import Engine
+from engine.errors import EvalFailed
 from engine.finish import FinishCause
 from engine.lookup.auto_governor import governor_for
 from engine.lookup.drafter import PromptLookup
@@ -16,10 +18,10 @@ from engine.lookup.eligibility import require_eligible
 from engine.lookup.reference import ReferenceText
 from engine.lookup.rounds import Rounds
 from engine.lookup.stats import LookupStats
-from engine.lookup.warm_up import warm_up_verify_widths
+from engine.lookup.warm_up import every_width, few_widths, warm_up_verify_widths
 from engine.lookup.widths import WidthCosts
 from engine.outcome import SeqId, StepOutcome, Timings, Usage
-from engine.params import SequenceParams, SpeculationParams, seeded
+from engine.params import LookupPolicy, SequenceParams, SpeculationParams, seeded
 from engine.prefill import PrefillPacer, plan_prefill
 from engine.text.row_text import RowText
 from engine.ticket import Ticket
@@ -55,6 +57,8 @@ class Answer:
     """The stop string that ended it."""
     lookup: LookupStats | None = None
     """What prompt lookup did, when it was on."""
+    lookup_dropped: str | None = None
+    """Why it ended before the answer did, if it did."""
 
 
 SessionEvent = PrefillProgress | TextDelta | Answer
@@ -68,6 +72,8 @@ class Session:
         pacer: how prompts are cut.
         pipelined: False submits a step only when the one before was read (for debugging).
         width_costs: what verify rounds cost here, if it was measured before.
+        builds_kernels: whether a width's first forward is slow here (a GPU), so that every width
+            is run before the first token, whatever the policy.
         clock: seconds, monotonic.
     """
 
@@ -78,11 +84,13 @@ class Session:
         pacer: PrefillPacer | None = None,
         pipelined: bool = True,
         width_costs: WidthCosts | None = None,
+        builds_kernels: bool = True,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._engine = engine
         self.width_costs = width_costs
         """What verify rounds cost here; measured by the first request that drafts."""
+        self._builds_kernels = builds_kernels
         self._pacer = PrefillPacer() if pacer is None else pacer
         self._pipelined = pipelined
         self._clock = clock
@@ -93,6 +101,7 @@ class Session:
         *,
         stops: Sequence[str] = (),
         references: Sequence[ReferenceText] = (),
+        conversation: Conversation | None = None,
     ) -> Iterator[SessionEvent]:
         """Events of one answer; the last is `Answer`. Closing the iterator frees the row.
 
@@ -100,6 +109,7 @@ class Session:
             params: the request; with ``speculation`` it drafts.
             stops: stop strings.
             references: texts that drafts may also be copied from.
+            conversation: of this engine; the KV of its turns is used, and this turn's is kept.
 
         Raises:
             InvalidParams: among others, ``prompt_lookup`` where the model or the sampler is not
@@ -109,23 +119,31 @@ class Session:
         params = seeded(params)
         text = RowText(self._engine.tokenizer.decoder(), stops)
         run = _Run(params, text, references, self._clock)
-        seq = self._engine.open(params, text=text)
+        if conversation is None:
+            seq = self._engine.open(params, text=text)
+        else:
+            seq = conversation.open(params, text)
         try:
+            run.cached_tokens = self._engine.cached_tokens(seq)
             if params.speculation is not None:
                 max_draft = params.speculation.max_draft
                 require_eligible(self._engine.drafting.facts(seq, max_draft))
             if params.max_tokens == 0:
                 run.finish = FinishCause.LENGTH
             else:
-                yield from self._prefill(seq, run)
+                yield from self._prefill(seq, run, conversation)
                 yield from self._decode(seq, run)
             yield run.answer()
         finally:
+            if conversation is not None:
+                conversation.at_end(seq)
             self._engine.close(seq)
 
-    def _prefill(self, seq: SeqId, run: "_Run") -> Iterator[SessionEvent]:
+    def _prefill(
+        self, seq: SeqId, run: "_Run", conversation: Conversation | None
+    ) -> Iterator[SessionEvent]:
         prompt_tokens = len(run.params.prompt_ids)
-        done = 0
+        done = run.cached_tokens
         while done < prompt_tokens:
             plan = plan_prefill(
                 prompt_tokens=prompt_tokens,
@@ -134,6 +152,8 @@ class Session:
             )
             piece = next(plan)
             if piece.is_last:
+                if conversation is not None:
+                    conversation.at_prompt_end(seq)
                 self._warm_up(seq, run)
             before = self._clock()
             outcome = self._engine.prefill(seq, piece)
@@ -147,21 +167,30 @@ class Session:
     def _warm_up(self, seq: SeqId, run: "_Run") -> None:
         """Measure widths once, before the first token, unless the budget never asks for them."""
         speculation = run.params.speculation
-        if speculation is None or self.width_costs is not None:
+        if speculation is None or not self._must_measure(speculation):
             return
         if self._engine.draft_room(seq, speculation.max_draft) < speculation.max_draft:
             return
+        choose = every_width if self._builds_kernels else few_widths
         before = self._clock()
-        self.width_costs = warm_up_verify_widths(
-            self._engine.drafting, seq, speculation.max_draft, self._clock
-        )
+        try:
+            self.width_costs = warm_up_verify_widths(
+                self._engine.drafting, seq, choose(speculation.max_draft), self._clock
+            )
+        except EvalFailed as error:  # what fails here would fail in a round too
+            run.dropped = error
         run.warm_up_s = self._clock() - before
+
+    def _must_measure(self, speculation: SpeculationParams) -> bool:
+        if not self._builds_kernels and speculation.policy is not LookupPolicy.AUTO:
+            return False
+        return self.width_costs is None or self.width_costs.max_draft < speculation.max_draft
 
     def _decode(self, seq: SeqId, run: "_Run") -> Iterator[SessionEvent]:
         if run.finish is not None:
             return
         speculation = run.params.speculation
-        if speculation is not None:
+        if speculation is not None and run.dropped is None:
             run.drafter = self._drafter(seq, run, speculation)
         rounds: Rounds[Ticket] = Rounds(
             self._engine,
@@ -171,6 +200,7 @@ class Session:
             pipelined=self._pipelined,
         )
         for outcome in rounds.run():
+            run.dropped = run.dropped or rounds.dropped
             yield from run.take(outcome)
 
     def _drafter(self, seq: SeqId, run: "_Run", speculation: SpeculationParams) -> PromptLookup:
@@ -195,8 +225,12 @@ class _Run:
         self.params = params
         self.references = references
         self.drafter: PromptLookup | None = None
+        self.cached_tokens = 0
+        """Prompt tokens whose KV was there before."""
         self.warm_up_s = 0.0
         """Seconds of the prefill that went into measuring widths."""
+        self.dropped: Exception | None = None
+        """Why nothing more is drafted."""
         self.finish: FinishCause | None = None
         self._text = text
         self._clock = clock
@@ -227,23 +261,25 @@ class _Run:
         assert self.params.sampling.seed is not None
         prompt_tokens = len(self.params.prompt_ids)
         first = self._started if self._first is None else self._first
-        forwarded = 0 if self._first is None else prompt_tokens
+        forwarded = 0 if self._first is None else prompt_tokens - self.cached_tokens
         lookup = None if self.drafter is None else self.drafter.stats
         return Answer(
             text="".join(self._pieces),
             finish=self.finish,
             seed=self.params.sampling.seed,
-            usage=Usage(prompt_tokens, self._tokens),
+            usage=Usage(prompt_tokens, self._tokens, self.cached_tokens),
             timings=Timings(
                 prompt_n=forwarded,
                 prompt_s=first - self._started - self.warm_up_s,
                 predicted_n=self._tokens,
                 predicted_s=self._last - first,
                 ttft_s=first - self._started,
+                cache_n=self.cached_tokens,
                 draft_n=0 if lookup is None else lookup.proposed,
                 draft_n_accepted=0 if lookup is None else lookup.accepted,
                 draft_rounds=0 if lookup is None else lookup.drafted_rounds,
             ),
             lookup=lookup,
+            lookup_dropped=None if self.dropped is None else str(self.dropped),
             stop_match=self._text.stop_match,
         )

@@ -5,17 +5,25 @@ Rules (behaviour in the tests of the same names):
     - plain steps keep one step in flight once the drafter says that nothing matches;
     - a proposal found while a step is in flight is retracted, that step is read and committed,
       and the next round asks again;
-    - a drafter that fails or runs ahead of its row is dropped, and the row goes on plainly.
+    - where a draft has no room, plain steps keep one in flight too, and nobody is asked;
+    - a drafter that fails, or is not in step with its row, is dropped, and the row goes on plainly.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from engine.errors import InvalidParams
-from engine.lookup.drafter import DrafterOutOfStep, PromptLookup
+from engine.errors import EngineError, InvalidParams
+from engine.lookup.drafter import Drafter
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 
 Ticket = TypeVar("Ticket")
+
+DRAFTER_ERRORS = (
+    EngineError, ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What a faulty drafter raises: guessing may cost its row nothing."""
 
 
 class DecodeEngine(Protocol[Ticket]):
@@ -62,7 +70,7 @@ class Rounds(Generic[Ticket]):
         engine: DecodeEngine[Ticket],
         seq: SeqId,
         *,
-        drafter: PromptLookup | None,
+        drafter: Drafter | None,
         max_draft: int = 0,
         pipelined: bool = True,
     ) -> None:
@@ -72,6 +80,9 @@ class Rounds(Generic[Ticket]):
         self._max_draft = max_draft
         self._pipelined = pipelined
         self._ticket: Ticket | None = None
+        self._has_room = True
+        self.dropped: Exception | None = None
+        """Why the drafter was dropped, if it was."""
 
     def run(self) -> Iterator[StepOutcome]:
         """Every step's outcome, up to the one that ends the row."""
@@ -91,23 +102,40 @@ class Rounds(Generic[Ticket]):
         if draft:
             return self._verify(draft)
         self._ticket = self._engine.submit([self._seq])
-        return self._read(keep=self._drafter is None or self._drafter.pipelines_plain_rounds())
+        return self._read(keep=self._pipelines())
 
-    def _ask(self) -> tuple[int, ...]:
+    def _pipelines(self) -> bool:
+        """Whether a step may stay in flight: the next round will most likely be a plain one."""
+        if self._drafter is None or not self._has_room:
+            return True
+        return self._drafter.pipelines_plain_rounds()
+
+    def _ask(self) -> Sequence[int]:
         if self._drafter is None:
             return ()
         room = self._engine.draft_room(self._seq, self._max_draft)
-        if room == 0:
-            return ()
-        try:
-            return self._drafter.ask(self._engine.last_token(self._seq), room)
-        except DrafterOutOfStep:
-            self._drafter = None
-            return ()
+        self._has_room = room > 0
+        if room > 0:
+            with self._drafting() as drafter:
+                # No drafter may make a round longer than the row has room for.
+                return drafter.ask(self._engine.last_token(self._seq), room)[:room]
+        return ()
 
-    def _retract(self, draft: tuple[int, ...]) -> None:
+    @contextmanager
+    def _drafting(self) -> Iterator[Drafter]:
+        """The drafter; what it raises drops it."""
         assert self._drafter is not None
-        self._drafter.retract(draft)
+        try:
+            yield self._drafter
+        except DRAFTER_ERRORS as error:
+            self._drop(error)
+
+    def _drop(self, error: Exception) -> None:
+        self._drafter, self.dropped = None, error
+
+    def _retract(self, draft: Sequence[int]) -> None:
+        with self._drafting() as drafter:
+            drafter.retract(draft)
 
     def _read(self, *, keep: bool) -> Sequence[StepOutcome]:
         """Read the step in flight, after dispatching the next one if it is to be kept."""
@@ -117,16 +145,17 @@ class Rounds(Generic[Ticket]):
             self._ticket = self._engine.submit([self._seq])
         outcomes = self._engine.collect(ticket)
         if self._drafter is not None:
-            self._drafter.observe([o.token for o in outcomes if o.token is not None])
+            with self._drafting() as drafter:
+                drafter.observe([o.token for o in outcomes if o.token is not None])
         return outcomes
 
-    def _verify(self, draft: tuple[int, ...]) -> Sequence[StepOutcome]:
-        assert self._drafter is not None
+    def _verify(self, draft: Sequence[int]) -> Sequence[StepOutcome]:
         try:
             outcome = self._engine.verify(self._seq, draft)
-        except InvalidParams:  # the drafter made up a token
-            self._drafter = None
+        except InvalidParams as error:  # the drafter made up a token
+            self._drop(error)
             return self._round()
         emitted = [step.token for step in outcome.steps if step.token is not None]
-        self._drafter.accept(draft, outcome.accepted, emitted)
+        with self._drafting() as drafter:
+            drafter.accept(draft, outcome.accepted, emitted)
         return outcome.steps

@@ -9,9 +9,11 @@ as after the same number of plain steps; a failed round leaves what was there be
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from engine.errors import RowError
+from engine.finish import FinishCause
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 
 Reading = TypeVar("Reading")
@@ -76,8 +78,15 @@ def verify_round(engine: RoundEngine[Reading], seq: SeqId, draft: Sequence[int])
     try:
         engine.rewind(seq, len(draft) - accepted)
     except RowError as error:
+        steps[-1] = _unfinished(steps[-1])
         return _failed(engine, seq, draft, error, held=None, steps=steps)
     return VerifyOutcome(seq, tuple(steps), drafted=len(draft), accepted=accepted)
+
+
+def _unfinished(step: StepOutcome) -> StepOutcome:
+    """A step whose row is ended by a failure, whatever the token itself would have done."""
+    token = None if step.finish is FinishCause.EOS else step.token
+    return replace(step, token=token, finish=None)
 
 
 def _failed(
