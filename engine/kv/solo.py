@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from engine.errors import RewindFailed, UnsupportedModel
+from engine.kv.ring import SLACK_TOKENS
 from engine.kv.storage import RowSnapshot
 
 
@@ -72,7 +73,8 @@ class Solo:
 
     def draft_limit(self, slot: int) -> int | None:
         """Tokens of one forward that can be cut off again; None: any number."""
-        return None if self._cuts_inside and self._rows[slot].trims() else 0
+        # Past its window a rotating cache cannot be trimmed: a round must end before that.
+        return None if self._cuts_inside and self._rows[slot].trims(SLACK_TOKENS) else 0
 
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``."""

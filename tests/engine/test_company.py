@@ -1,9 +1,24 @@
 """Rows that share steps write what each would write alone."""
 
+from dataclasses import replace
+
 import pytest
 
+from engine.engine import Engine
+from engine.finish import FinishCause
+from engine.kv.choose import SOLO_FAMILIES
+from engine.models.reference import reference_tokens
 from engine.params import SamplingParams, SequenceParams
-from tests.engine.rigs import begun, cycle_engine, prefill, run_alone, run_together, tiny_engine
+from tests.engine.rigs import (
+    begun,
+    cycle_engine,
+    loaded,
+    prefill,
+    run_alone,
+    run_together,
+    tiny_engine,
+    tiny_model,
+)
 
 COMPANY = [
     SequenceParams((5, 6, 7), SamplingParams(temperature=1, seed=1), max_tokens=24),
@@ -37,6 +52,27 @@ def test_the_same_seed_writes_the_same_alone_and_in_company(family: str):
         assert piped.tokens == alone.tokens
         assert stepped.tokens == alone.tokens
         assert run_alone(engine, params, pipelined=False).tokens == alone.tokens
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "hybrid"])
+def test_rows_that_cannot_share_a_forward_answer_as_mlx_lm_does(family: str):
+    model = tiny_model(family)
+    engine = Engine(loaded(model, min(SOLO_FAMILIES)))
+    assert engine.choice.kind == "one row at a time"
+    requests = [
+        SequenceParams(tuple(range(salt, salt + length)), max_tokens=30)
+        for salt, length in enumerate((1, 12, 15, 16, 33))
+    ]
+    expected = [reference_tokens(model, one.prompt_ids, max_tokens=30) for one in requests]
+    for pipelined in (True, False):
+        answers = run_together(engine, requests, pipelined=pipelined)
+        assert [answer.tokens for answer in answers] == expected
+    # Ends that nobody knew in advance cut off what was in flight.
+    for length in range(3, 20):
+        ends = frozenset({expected[1][length]})
+        answer = run_alone(engine, replace(requests[1], stop_ids=ends))
+        assert answer.last.finish is FinishCause.EOS
+        assert answer.tokens == expected[1][: expected[1].index(*ends)]
 
 
 def test_different_seeds_write_different_answers():

@@ -42,6 +42,19 @@ def test_a_forward_that_raises_ends_its_rows_and_the_engine_goes_on(failing, pip
     assert run_alone(engine, SequenceParams((3,), max_tokens=3)).tokens == [4, 5, 6]
 
 
+@pytest.mark.parametrize("kind", guard.BACKEND_ERRORS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("failing", [1, 2, 3], ids=["a piece", "the first token", "a step"])
+def test_whatever_the_backend_throws_in_a_forward_ends_the_row(kind, failing: int):
+    engine = cycle_engine()
+    watched = Watched(engine)
+    watched.error = kind("out of memory")
+    watched.fails_in = lambda call: call == failing
+    answer = run_alone(engine, SequenceParams((3, 4), max_tokens=8))
+    assert isinstance(answer.last.error, EvalFailed)
+    assert "out of memory" in str(answer.last.error)
+    assert engine.health.failures == 1
+
+
 @pytest.mark.parametrize("pipelined", [True, False])
 def test_a_shared_failure_counts_once(pipelined: bool):
     engine = cycle_engine()

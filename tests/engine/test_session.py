@@ -106,6 +106,20 @@ def test_a_stop_string_ends_the_answer_and_is_never_sent(engine, stops, text, ma
     )
 
 
+def test_a_stop_string_cuts_off_exactly_the_append_in_flight(engine, monkeypatch):
+    cuts = []
+    rewind = engine._storage.rewind
+
+    def noted(slot: int, tokens: int) -> None:
+        rewind(slot, tokens)
+        cuts.append((tokens, engine._storage.length(slot)))
+
+    monkeypatch.setattr(engine._storage, "rewind", noted)
+    ask(engine, stops=["ef"], max_tokens=20)
+    # The prompt and the answer b to f, but for the token that was never fed.
+    assert cuts == [(1, 1 + 5 - 1)]
+
+
 def test_a_stop_string_on_the_last_allowed_token_is_a_stop(engine):
     answer = answer_of(ask(engine, stops=["cd"], max_tokens=3))
     assert (answer.text, answer.finish) == ("b", FinishCause.STOP_SEQUENCE)

@@ -149,3 +149,18 @@ def test_a_forward_that_raises_half_way_is_cut_off_full_caches():
     clean.storage.open(8)
     clean.feed(slot, 1, 2)
     np.testing.assert_array_equal(rows.feed(slot, 7), clean.feed(slot, 7))
+
+
+@pytest.mark.parametrize(("length", "limit"), [(4, 0), (WINDOW, 0), (40, 0)])
+def test_no_draft_may_run_into_a_rotating_window(length: int, limit: int):
+    rows = SoloRows("gemma3")
+    slot = rows.storage.open(8)
+    rows.feed(slot, *[at % 200 for at in range(length)])
+    assert rows.storage.draft_limit(slot) == limit
+
+
+def test_full_caches_take_any_draft():
+    rows = SoloRows("llama")
+    slot = rows.storage.open(8)
+    rows.feed(slot, 1, 2, 3)
+    assert rows.storage.draft_limit(slot) is None
