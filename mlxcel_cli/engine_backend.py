@@ -45,7 +45,7 @@ class EngineBackend:
             EngineError: there is no such model, it is broken, or it would not fit.
         """
         started_s = time.perf_counter()
-        notes, warnings = _prepare_blas(request)
+        notes, warnings = choose_blas(request)
         from mlxcel_cli.model_loading import load_model
 
         self._ready = load_model(request, report)
@@ -70,7 +70,7 @@ class EngineBackend:
         from engine.session import Answer, PrefillProgress
 
         loaded = self._ready.loaded
-        prompt = _render(loaded, request.prompt)
+        prompt = render_prompt(loaded, request.prompt)
         params = _sequence_params(loaded.tokenizer, prompt, request)
         thinking = _thinking_filter(loaded, prompt, raw=request.prompt.raw is not None)
         shown = _Shown()
@@ -95,11 +95,14 @@ class EngineBackend:
             ready.held.close()
 
 
-def _prepare_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def choose_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Notes on the BLAS that was chosen, and a warning if it is the slow one."""
     from engine.runtime.blas import Route, prepare_blas
 
-    chosen = prepare_blas(request.settings.cache_home, request.settings.machine.blas)
+    machine = request.settings.machine
+    # The BLAS that MLX brought sums every row alike, however many rows there are.
+    setting = "off" if machine.deterministic else machine.blas
+    chosen = prepare_blas(request.settings.cache_home, setting)
     if chosen.route is Route.STOCK:
         why = "; ".join(chosen.notes) or "none was found"
         return (), (f"no fast BLAS is used, answers are slow ({why}); see mlxcel doctor",)
@@ -108,7 +111,12 @@ def _prepare_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ..
     return (f"BLAS: {chosen.route.value}{library}{threads}", *chosen.notes), ()
 
 
-def _render(loaded: "LoadedModel", prompt: PromptInput) -> "RenderedPrompt":
+def render_prompt(loaded: "LoadedModel", prompt: PromptInput) -> "RenderedPrompt":
+    """The prompt as the model reads it.
+
+    Raises:
+        TemplateError: the chat template refuses the messages.
+    """
     from engine.text.rendered import RenderedPrompt
     from engine.text.template import plain_prompt
 

@@ -38,7 +38,10 @@ class ExitCode(IntEnum):
         return code
 
     OK = 0, "The command did what was asked."
-    FAILED = 1, "Something unforeseen; `MLXCEL_DEBUG=1` shows the traceback."
+    FAILED = (
+        1,
+        "Something unforeseen (`MLXCEL_DEBUG=1` shows it), or arms of `parity` that disagree.",
+    )
     USAGE = 2, "An option, argument, setting or value is wrong; nothing was started."
     MODEL_NOT_FOUND = 3, "No model goes by that name; the message says what to type next."
     MODEL_FILE = 4, "A model's file is missing, truncated, corrupt or not what it claims to be."

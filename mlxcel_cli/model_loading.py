@@ -133,11 +133,21 @@ def _check_context(need: MemoryNeed, device: DeviceFacts) -> None:
 def _device_notes(device: DeviceFacts, settings: Settings) -> tuple[str, ...]:
     notes = [f"device: {device.kind}, {device.name}"]
     if settings.machine.deterministic:
-        notes.append(
-            "MLXCEL_DETERMINISTIC: MLX has no width-independent kernels on this device; one "
-            "answer at a time is always computed alike"
-        )
+        notes.append(deterministic_note(device.kind))
     return tuple(notes)
+
+
+def deterministic_note(device_kind: str) -> str:
+    """What ``MLXCEL_DETERMINISTIC`` does on this kind of device."""
+    if device_kind == "cpu":
+        return (
+            "MLXCEL_DETERMINISTIC: MLX's own products, slow and independent of the batch's width, "
+            "take the fast BLAS's place"
+        )
+    return (
+        "MLXCEL_DETERMINISTIC: MLX has no width-independent kernels on this device; one "
+        "answer at a time is always computed alike"
+    )
 
 
 def _form(request: ModelRequest) -> WeightForm:

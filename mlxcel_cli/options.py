@@ -34,17 +34,36 @@ def complete_models(incomplete: str) -> list[str]:
     return [name for name in local_model_names() if name.startswith(incomplete)]
 
 
+PromptText = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt", "-p", metavar="TEXT", rich_help_panel=PROMPT,
+        help="The prompt, instead of words on the command line.",
+    ),
+]  # fmt: skip
+Raw = Annotated[
+    bool | None,
+    typer.Option(
+        "--raw/--no-raw", "--no-chat-template", rich_help_panel=PROMPT,
+        help="Give the prompt to the model as it is, without its chat template; marks like "
+        "<|im_start|> then count as the special tokens they name.",
+    ),
+]  # fmt: skip
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens", "-n", "--n-predict", "--predict", metavar="N", rich_help_panel=LENGTH,
+        help="Most tokens to write; -1 is until the model ends or the context is full. "
+        "Default: -1; of parity: 64.",
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
     """Where the prompt comes from and how it is framed."""
 
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt", "-p", metavar="TEXT", rich_help_panel=PROMPT,
-            help="The prompt, instead of words on the command line.",
-        ),
-    ] = None  # fmt: skip
+    prompt: PromptText = None
     file: Annotated[
         Path | None,
         typer.Option(
@@ -74,14 +93,7 @@ class PromptOptions:
             help="Start of the answer: it is printed, and the model goes on from it.",
         ),
     ] = None  # fmt: skip
-    raw: Annotated[
-        bool | None,
-        typer.Option(
-            "--raw/--no-raw", "--no-chat-template", rich_help_panel=PROMPT,
-            help="Give the prompt to the model as it is, without its chat template; marks like "
-            "<|im_start|> then count as the special tokens they name.",
-        ),
-    ] = None  # fmt: skip
+    raw: Raw = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +152,7 @@ class ModelOptions:
 class LengthOptions:
     """When an answer ends."""
 
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens", "-n", "--n-predict", "--predict", metavar="N", rich_help_panel=LENGTH,
-            help="Most tokens to write; -1 is until the model ends or the context is full. "
-            "Default: -1.",
-        ),
-    ] = None  # fmt: skip
+    max_tokens: MaxTokens = None
     stop: Annotated[
         list[str] | None,
         typer.Option(

@@ -10,6 +10,15 @@ PENALTIES = "Penalties"
 RARE_SAMPLERS = "Samplers for special cases"
 
 
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", metavar="N", rich_help_panel=SAMPLING,
+        help="The same seed gives the same answer; -1 draws one. --stats and --json tell it.",
+    ),
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """How the next token is chosen; field names are those of ``SamplingParams``."""
@@ -42,13 +51,7 @@ class SamplingOptions:
             help="Drop tokens less likely than P times the likeliest; 0 is off.",
         ),
     ] = None  # fmt: skip
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed", metavar="N", rich_help_panel=SAMPLING,
-            help="The same seed gives the same answer; -1 draws one. --stats and --json tell it.",
-        ),
-    ] = None  # fmt: skip
+    seed: Seed = None
     logit_bias: Annotated[
         list[str] | None,
         typer.Option(

@@ -1,0 +1,237 @@
+"""Compares arms, ways to get an answer that must all write the same tokens, and judges differences.
+
+Arms are compared with the first one. Where two part, the judge (mlx-lm's own forward over the
+tokens both wrote) says how far apart their choices were: within a bound the difference is a
+near-tie, which kernels of another width may flip; beyond it, it is a mismatch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from engine import guard
+from engine.errors import EngineError
+from engine.models.reference import forced_choices, reference_logits
+from engine.opening import new_row
+from engine.outcome import SeqId
+from engine.params import SamplingParams, SequenceParams
+from engine.sampling.scores import token_scores
+
+if TYPE_CHECKING:
+    from engine.models.load import LoadedModel
+
+NEAR_TIE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.5}
+"""By the weights' type: the widest gap, in logits, that rounding is taken to explain.
+
+Float32 kernels of other widths differ by up to 7e-5; a bfloat16 logit of 20 is a multiple of 0.125.
+"""
+
+DECIDED_GAP = 2.0
+"""Gap from which a choice that differs from the judge's is a mismatch, when an answer is forced."""
+
+
+class ArmUnfit(EngineError):
+    """An arm cannot serve this model or case; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParityCase:
+    """A way to choose tokens that all arms are asked for."""
+
+    name: str
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class ParityRequest:
+    """What every arm answers."""
+
+    prompt_ids: tuple[int, ...]
+    case: ParityCase
+    max_tokens: int
+    chunk_tokens: int
+    """Most prompt tokens of one forward, in every arm."""
+    batch: int
+    """Rows of the arm that has company."""
+    context_tokens: int | None = None
+
+    @property
+    def params(self) -> SequenceParams:
+        """The request as the engine takes it."""
+        return SequenceParams(
+            self.prompt_ids,
+            sampling=self.case.sampling,
+            max_tokens=self.max_tokens,
+            context_tokens=self.context_tokens,
+        )
+
+
+Arm = Callable[["LoadedModel", ParityRequest], tuple[int, ...]]
+"""Gives an answer's tokens, without an end token; raises `ArmUnfit` where it has none to give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first place where two answers part."""
+
+    index: int
+    """Of the answer."""
+    ids: tuple[int | None, int | None]
+    """What each arm wrote there; None: it had ended."""
+    gap: float
+    """How far the worse of the two lies under the judge's best score, in logits."""
+    top_two_gap: float
+    """How far apart the judge's best two scores are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    """Two arms on one prompt and case."""
+
+    prompt: int
+    case: str
+    arms: tuple[str, str]
+    tokens: tuple[int, int]
+    """Lengths of the answers."""
+    divergence: Divergence | None = None
+    is_decided: bool = False
+    """Whether the difference is larger than rounding explains."""
+    not_run: str | None = None
+    """Why the second arm gave no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedResult:
+    """An arm's greedy answer, held token by token against the judge's own choices."""
+
+    prompt: int
+    arm: str
+    positions: int
+    differing: int
+    """Places where the judge would have written another token."""
+    decided: int
+    """Those of them where the judge's best two are further apart than the bound."""
+    largest_gap: float
+    """The largest such distance at a place that differs."""
+    not_run: str | None = None
+
+
+def parity_cases(seed: int) -> dict[str, ParityCase]:
+    """Every case by its name.
+
+    ``penalised`` is greedy and thus mlx-lm's too; ``seeded`` draws, adds DRY and has no filters, so
+    that the distance of two choices is one of scores.
+    """
+    penalised = SamplingParams(
+        repetition_penalty=1.1,
+        repetition_context_size=64,
+        frequency_penalty=0.1,
+        presence_penalty=0.1,
+        seed=seed,
+    )
+    cases = (
+        ParityCase("greedy", SamplingParams(seed=seed)),
+        ParityCase("penalised", penalised),
+        ParityCase("seeded", replace(penalised, temperature=0.8, dry_multiplier=0.8)),
+    )
+    return {case.name: case for case in cases}
+
+
+def compare_arms(
+    loaded: "LoadedModel",
+    requests: Sequence[tuple[int, ParityRequest]],
+    arms: Mapping[str, Arm],
+    *,
+    near_tie: float,
+) -> Iterator[PairResult]:
+    """Each arm against the first one.
+
+    Args:
+        loaded: the model.
+        requests: each with its prompt's number.
+        arms: two or more, by name; the first one must serve every request.
+        near_tie: the widest gap that is no mismatch.
+
+    Raises:
+        EngineError: an arm failed.
+    """
+    (first, arm), *others = arms.items()
+    for prompt, request in requests:
+        expected = arm(loaded, request)
+        for name, other in others:
+            pair = PairResult(prompt, request.case.name, (first, name), (len(expected), 0))
+            try:
+                answer = other(loaded, request)
+            except ArmUnfit as unfit:
+                yield replace(pair, not_run=str(unfit))
+                continue
+            found = _divergence(loaded, request, expected, answer)
+            yield replace(
+                pair,
+                tokens=(len(expected), len(answer)),
+                divergence=found,
+                is_decided=found is not None and not found.gap <= near_tie,
+            )
+
+
+def force_judge(
+    loaded: "LoadedModel",
+    requests: Sequence[tuple[int, ParityRequest]],
+    arms: Mapping[str, Arm],
+    *,
+    decided: float,
+) -> Iterator[ForcedResult]:
+    """Each arm's greedy answer against the judge that is made to follow it.
+
+    Raises:
+        EngineError: an arm failed.
+    """
+    for prompt, request in requests:
+        for name, arm in arms.items():
+            try:
+                answer = arm(loaded, request)
+            except ArmUnfit as unfit:
+                yield ForcedResult(prompt, name, 0, 0, 0, 0.0, str(unfit))
+                continue
+            choices = forced_choices(
+                loaded.model, request.prompt_ids, answer, chunk_tokens=request.chunk_tokens
+            )
+            gaps = [
+                choice.top_two_gap
+                for choice, token in zip(choices, answer, strict=True)
+                if choice.best != token
+            ]
+            over = sum(gap > decided for gap in gaps)
+            yield ForcedResult(prompt, name, len(answer), len(gaps), over, max(gaps, default=0.0))
+
+
+def _divergence(
+    loaded: "LoadedModel",
+    request: ParityRequest,
+    expected: tuple[int, ...],
+    answer: tuple[int, ...],
+) -> Divergence | None:
+    if expected == answer:
+        return None
+    shared = 0
+    while shared < min(len(expected), len(answer)) and expected[shared] == answer[shared]:
+        shared += 1
+    ids = tuple(one[shared] if shared < len(one) else None for one in (expected, answer))
+    scores = _scores(loaded, request, expected[:shared])
+    ranked = mx.sort(scores)
+    ends = sorted(loaded.eos_ids) or [0]
+    at = [[token] if token is not None else ends for token in ids]
+    worst = mx.minimum(*(scores[mx.array(tokens)].max() for tokens in at))
+    gap, top_two = guard.read(mx.stack([ranked[-1] - worst, ranked[-1] - ranked[-2]]))
+    return Divergence(shared, (ids[0], ids[1]), gap, top_two)
+
+
+def _scores(loaded: "LoadedModel", request: ParityRequest, written: tuple[int, ...]) -> mx.array:
+    """float32[V]: what the token after ``written`` is the largest of, by the judge's logits."""
+    ids = request.prompt_ids + written
+    _, (logits,) = reference_logits(loaded.model, ids, 1, chunk_tokens=request.chunk_tokens)
+    bound = loaded.facts.context_tokens + len(ids)
+    row = new_row(SeqId(0), request.params, loaded, context_tokens=bound, text=None, hooks=None)
+    return token_scores(row.sampler, ids, logits)

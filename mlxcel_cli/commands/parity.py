@@ -1,0 +1,136 @@
+"""``mlxcel parity``: do all ways to an answer write the same tokens?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlxcel_cli.option_groups import takes_groups
+from mlxcel_cli.options import (
+    PROMPT,
+    Config,
+    Json,
+    MaxTokens,
+    ModelOptions,
+    PromptText,
+    Raw,
+    Verbose,
+    complete_models,
+)
+from mlxcel_cli.sampling_options import Seed
+
+EXAMPLES = """
+Examples:
+  mlxcel parity
+  mlxcel parity ./my-model --cases greedy --arms engine,batch,mlx-lm -n 128
+  mlxcel parity qwen3 --prompts prompts.txt --json
+  MLXCEL_DETERMINISTIC=1 mlxcel parity --gap 0
+  mlxcel parity --teacher-forced
+
+Each arm is held against the first one. A difference within --gap is a near-tie: it is shown, and is
+no failure. Exit status 1: a difference is larger. What arms and cases are: docs/parity.md.
+"""
+
+COMPARISON = "Comparison"
+
+ModelWord = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        autocompletion=complete_models,
+        help="The model, as --model names it. Default: the options file's, else the starter.",
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        "--prompts", metavar="FILE", rich_help_panel=PROMPT,
+        help="Read prompts from a UTF-8 text file, one a line. Default without --prompt: two of "
+        "its own, a story and a text to copy.",
+    ),
+]  # fmt: skip
+Arms = Annotated[
+    str | None,
+    typer.Option(
+        "--arms", metavar="A,B,...", rich_help_panel=COMPARISON,
+        help="Which arms, the first one being what the others are held against. Default: all.",
+    ),
+]  # fmt: skip
+Cases = Annotated[
+    str | None,
+    typer.Option(
+        "--cases", metavar="A,B,...", rich_help_panel=COMPARISON,
+        help="greedy, penalised, seeded. Default: all.",
+    ),
+]  # fmt: skip
+Gap = Annotated[
+    float | None,
+    typer.Option(
+        "--gap", metavar="LOGITS", rich_help_panel=COMPARISON,
+        help="Widest distance of two choices that is a near-tie. Default: 0.001 for float32 "
+        "weights, 0.05 for float16, 0.5 for bfloat16; 2 with --teacher-forced.",
+    ),
+]  # fmt: skip
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        "--batch", metavar="N", rich_help_panel=COMPARISON,
+        help="Rows of the batch arm, the judged one included. Default: 4.",
+    ),
+]  # fmt: skip
+TeacherForced = Annotated[
+    bool | None,
+    typer.Option(
+        "--teacher-forced/--no-teacher-forced", rich_help_panel=COMPARISON,
+        help="Instead, hold each token of each arm's greedy answer against what mlx-lm would "
+        "have written there.",
+    ),
+]  # fmt: skip
+
+
+@takes_groups
+def parity(  # noqa: PLR0913 - one parameter an option
+    *,
+    model: ModelOptions,
+    model_word: ModelWord = None,
+    prompt: PromptText = None,
+    prompts: Prompts = None,
+    raw: Raw = None,
+    max_tokens: MaxTokens = None,
+    seed: Seed = None,
+    arms: Arms = None,
+    cases: Cases = None,
+    batch: Batch = None,
+    gap: Gap = None,
+    teacher_forced: TeacherForced = None,
+    json: Json = None,
+    verbose: Verbose = None,
+    config: Config = None,
+) -> int:
+    """Compare the tokens of every way to an answer.
+
+    The engine alone, in a batch, with prompt lookup, over cached and restored state, and mlx-lm's
+    own loop answer the same prompts; where two differ, mlx-lm's logits say by how much.
+    """
+    # Behind the door stands what --help must not pay for.
+    from mlxcel_cli.parity_check import ParityOptions, check_parity
+
+    return check_parity(
+        ParityOptions(
+            model_word=model_word,
+            model=model,
+            prompt=prompt,
+            prompts=prompts,
+            raw=raw,
+            max_tokens=max_tokens,
+            seed=seed,
+            arms=arms,
+            cases=cases,
+            batch=batch,
+            gap=gap,
+            teacher_forced=bool(teacher_forced),
+            json=bool(json),
+            verbose=bool(verbose),
+            config=config,
+        )
+    )
