@@ -1,0 +1,1 @@
+"""Chats as line mode and the TUI share them: messages, saved chats, commands and answers."""
