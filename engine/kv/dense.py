@@ -8,7 +8,7 @@ what mlx-lm's own ``KVCache`` gives; only ragged rows pay for a mask.
 import mlx.core as mx
 
 from engine.kv.forward import Forward
-from engine.kv.layer import PoolLayer, RowArrays, grown, widened
+from engine.kv.layer import WHOLE_ROW, PoolLayer, RowArrays, grown, widened
 
 
 class DenseLayer(PoolLayer):
@@ -123,11 +123,11 @@ class DenseLayer(PoolLayer):
             self.keys = widened(self.keys, rows, pool_rows)
             self.values = widened(self.values, rows, pool_rows)
 
-    def clear(self, slot: int) -> None:
-        """Zero one row: a masked NaN times weight zero is still NaN."""
+    def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
+        """Zero ``tokens`` of one row: a masked NaN times weight zero is still NaN."""
         if self.keys is not None and self.values is not None:
-            self.keys[slot] = mx.zeros_like(self.keys[slot])
-            self.values[slot] = mx.zeros_like(self.values[slot])
+            self.keys[slot, :, tokens] = mx.array(0, self.keys.dtype)
+            self.values[slot, :, tokens] = mx.array(0, self.values.dtype)
 
     def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
         """Copies of one row's first ``tokens`` positions, ``[1, H, tokens, D]`` each."""

@@ -11,6 +11,8 @@ import mlx.core as mx
 
 from engine.kv.forward import Forward
 
+WHOLE_ROW = slice(None)
+
 RowArrays = tuple[mx.array, ...]
 """One row's saved arrays of one layer."""
 
@@ -55,8 +57,8 @@ class PoolLayer(Protocol):
     def move(self, rows: list[int] | None, pool_rows: int) -> None:
         """Rebuild the pool with ``pool_rows`` rows, keeping the old ``rows`` in that order."""
 
-    def clear(self, slot: int) -> None:
-        """Zero one row."""
+    def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
+        """Zero one row; where positions stand by themselves, only ``tokens`` of it."""
 
     def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
         """One row's state after its first ``tokens`` tokens, as arrays of its own.

@@ -65,7 +65,8 @@ class Pool:
         return slot
 
     def close(self, slot: int, *, failed: bool) -> None:
-        """Give a slot back; a failed row's storage is zeroed (K4)."""
+        """Give a slot back; zero a failed row's storage, and what any row was cut back by (K4)."""
+        cut = slice(self._lengths[slot], self._longest[slot])
         self._open.discard(slot)
         self._lengths[slot] = self._longest[slot] = 0
         if not self._open:
@@ -74,6 +75,8 @@ class Pool:
         for layer in self._layers:
             if failed or layer.rewind_limit(slot, 0) is not None:
                 layer.clear(slot)
+            elif cut.start < cut.stop:
+                layer.clear(slot, cut)
 
     def fit(self) -> list[int] | None:
         """Shrink to the bucket the open rows need, if it is at most half the rows.

@@ -8,7 +8,7 @@ an append at position p overwrites only position p - ring, which no token after 
 import mlx.core as mx
 
 from engine.kv.forward import Forward
-from engine.kv.layer import PoolLayer, RowArrays, widened
+from engine.kv.layer import WHOLE_ROW, PoolLayer, RowArrays, widened
 
 SLACK_TOKENS = 66
 """The longest verify round (64 drafted + 1) and one append in flight."""
@@ -110,8 +110,9 @@ class RingLayer(PoolLayer):
             self.keys = widened(self.keys, rows, pool_rows)
             self.values = widened(self.values, rows, pool_rows)
 
-    def clear(self, slot: int) -> None:
-        """Zero one row: a masked NaN times weight zero is still NaN."""
+    def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
+        """Zero one row, all of it: a masked NaN times weight zero is still NaN."""
+        del tokens
         if self.keys is not None and self.values is not None:
             self.keys[slot] = mx.zeros_like(self.keys[slot])
             self.values[slot] = mx.zeros_like(self.values[slot])

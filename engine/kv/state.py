@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from engine.errors import RewindFailed, UnsupportedModel
 from engine.kv.forward import Forward
-from engine.kv.layer import RowArrays, widened
+from engine.kv.layer import WHOLE_ROW, RowArrays, widened
 from engine.models.mlxlm import import_mlx_lm
 
 # Families test their caches for this very class, so ours must be one.
@@ -121,8 +121,9 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
             for slot, kept in self._before.items()
         }
 
-    def clear(self, slot: int) -> None:
-        """Forget one row."""
+    def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
+        """Forget one row, all of it."""
+        del tokens
         self._held.discard(slot)
         self._before.pop(slot, None)
 

@@ -7,7 +7,8 @@ Invariants (each pinned by a test):
     K1  A row's length changes only by a forward it takes part in, by `rewind`, or by `restore`.
     K2  A forward that raises while its graph is built changes no length.
     K3  Rows that ride along in a forward are unchanged, bit for bit, in everything they can see.
-    K4  A row that failed leaves nothing behind: its storage is zeroed before it is used again.
+    K4  Nothing that was never drawn from reaches the next row of a slot: what a failed or cancelled
+        row held, and what any row was cut back by, is zeroed before it is used again.
 """
 
 from collections.abc import Iterator, Sequence
