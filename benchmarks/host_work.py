@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from benchmarks.compiled_step import step_ms
 from engine.engine import Engine
 from engine.models.mlxlm import import_generation
 from engine.params import SamplingParams, SequenceParams
@@ -31,11 +32,17 @@ def host_table(*, steps: int = 150, rounds: int = 5) -> str:
         "mlxcel, B = 8": lambda: engine_step(model, 8, steps),
         "mlx-lm BatchGenerator, B = 8": lambda: batch_step(model, 8, steps),
         "mlxcel, B = 8, sampled": lambda: engine_step(model, 8, steps, temperature=0.8, top_k=40),
+        "prototype of a fixed-capacity step, B = 1": lambda: _prototype(model, steps),
+        "the same, compiled": lambda: _prototype(model, steps, compiled=True),
     }
     figures: dict[str, list[float]] = {name: [] for name in arms}
-    for _ in range(rounds):
-        for name, arm in arms.items():
+    for turn in range(rounds):
+        order = list(arms.items())
+        for name, arm in order[turn % len(order) :] + order[: turn % len(order)]:
+            # Each side as it runs on a CPU: ours leaves mx.compile out, mlx-lm keeps it.
+            (mx.enable_compile if "mlx-lm" in name or "compiled" in name else mx.disable_compile)()
             figures[name].append(arm())
+    mx.disable_compile()
     lines = [
         "\n## Host work per decode step (thread CPU ms)\n",
         "| arm | median | least |",
@@ -70,6 +77,10 @@ def generate_step(model: Any, steps: int) -> float:
     """The same of mlx-lm's single-row loop."""
     tokens = import_generation().generate_step(mx.array(PROMPT), model, max_tokens=steps + 20)
     return _timed(lambda: next(tokens), steps)
+
+
+def _prototype(model: Any, steps: int, *, compiled: bool = False) -> float:
+    return step_ms(model, steps=steps, compiled=compiled)
 
 
 def batch_step(model: Any, rows: int, steps: int) -> float:
