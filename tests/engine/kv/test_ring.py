@@ -124,3 +124,9 @@ def test_a_saved_row_may_be_cut_back_no_further_than_the_original():
     other.load(slot, snapshot)
     assert other.length(slot) == 270
     assert other.rewind_limit(slot) <= limit
+
+
+@pytest.mark.parametrize("window", [1, 16, 62, 63, 64, 128, 1000])
+def test_the_longest_verify_round_can_be_cut_off_with_a_step_in_flight(window: int):
+    longest_draft = 64
+    assert RingLayer(window).rewind_limit(0, 0) >= longest_draft + 1 + 1
