@@ -10,7 +10,7 @@ from typing import Protocol
 
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
-from engine.params import SamplingParams
+from engine.params import SamplingParams, SpeculationParams
 from mlxcel_cli.config import Settings
 from mlxcel_cli.prompt_input import PromptInput
 
@@ -30,6 +30,15 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What a model's authors recommend, each None where they say nothing."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelReport:
     """What was loaded."""
 
@@ -41,6 +50,12 @@ class ModelReport:
     """What was chosen and why."""
     warnings: tuple[str, ...] = ()
     """What makes it slower or worse than it could be."""
+    device: str = ""
+    context_tokens: int | None = None
+    """Most tokens of prompt and answer together."""
+    sampling: SamplingDefaults = field(default=SamplingDefaults())
+    can_switch_thinking: bool = False
+    """Whether its chat template can be told not to let the model think."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,10 @@ class AnswerRequest:
     max_tokens: int | None = None
     context_tokens: int | None = None
     ignore_eos: bool = False
+    speculation: SpeculationParams | None = None
+    """Prompt lookup's settings; where it cannot be used, the answer is decoded plainly."""
+    reuses_kv: bool = False
+    """Whether the prompt goes on from the answers before: their KV is used and kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,8 @@ class Piece:
 
     text: str
     is_reasoning: bool = False
+    tokens: int = 0
+    """Tokens written so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +108,14 @@ class Done:
     """Whether the model wrote reasoning."""
 
 
-AnswerEvent = PromptRead | Piece | Done
+@dataclass(frozen=True, slots=True)
+class LookupRefused:
+    """Prompt lookup was asked for and cannot be used; the answer is decoded plainly."""
+
+    reason: str
+
+
+AnswerEvent = PromptRead | Piece | Done | LookupRefused
 
 
 class Backend(Protocol):

@@ -9,27 +9,33 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from engine.errors import EngineClosed
+from engine.errors import EngineClosed, InvalidParams
 from engine.models.progress import Progress
 from engine.params import SequenceParams
 from mlxcel_cli.answers import (
     AnswerEvent,
     AnswerRequest,
     Done,
+    LookupRefused,
     ModelReport,
     ModelRequest,
     Piece,
     PromptRead,
+    SamplingDefaults,
 )
 from mlxcel_cli.prompt_input import PromptInput
 
 if TYPE_CHECKING:
+    from engine.conversation import Conversation
     from engine.models.load import LoadedModel
-    from engine.session import Answer, SessionEvent
+    from engine.session import Answer, Session, SessionEvent
     from engine.text.rendered import RenderedPrompt
     from engine.text.thinking import TextPart, ThinkingFilter
     from engine.text.tokenizer import Tokenizer
     from mlxcel_cli.model_loading import ReadyModel
+
+THINKING_SWITCH = "enable_thinking"
+"""The variable by which chat templates let a model think, or not."""
 
 
 class EngineBackend:
@@ -37,6 +43,7 @@ class EngineBackend:
 
     def __init__(self) -> None:
         self._ready: ReadyModel | None = None
+        self._conversation: Conversation | None = None
 
     def load(self, request: ModelRequest, report: Callable[[Progress], None]) -> ModelReport:
         """Find the model, bring it if need be, and load it.
@@ -44,19 +51,27 @@ class EngineBackend:
         Raises:
             EngineError: there is no such model, it is broken, or it would not fit.
         """
+        self.unload()
         started_s = time.perf_counter()
         notes, warnings = choose_blas(request)
         from mlxcel_cli.model_loading import load_model
 
         self._ready = load_model(request, report)
-        facts = self._ready.loaded.facts
+        loaded = self._ready.loaded
+        facts = loaded.facts
         return ModelReport(
             name=facts.name,
             path=facts.path,
             load_s=time.perf_counter() - started_s,
-            has_template=self._ready.loaded.template is not None,
+            has_template=loaded.template is not None,
             notes=(*self._ready.notes, *notes),
             warnings=warnings,
+            device=self._ready.device,
+            context_tokens=self._ready.engine.context_tokens,
+            sampling=SamplingDefaults(
+                loaded.generation.temperature, loaded.generation.top_p, loaded.generation.top_k
+            ),
+            can_switch_thinking=THINKING_SWITCH in (facts.template_text or ""),
         )
 
     def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
@@ -76,23 +91,63 @@ class EngineBackend:
         shown = _Shown()
         if request.prompt.prefill:
             yield from shown.keep((Piece(request.prompt.prefill),))
-        events = self._ready.session.generate(params, stops=request.stops)
-        # A generator in truth: closing it frees the row on this thread, now.
-        with closing(cast("Generator[SessionEvent, None, None]", events)):
+        events = self._events(self._ready, params, request)
+        with closing(cast("Generator[SessionEvent | LookupRefused, None, None]", events)):
             for event in events:
                 if isinstance(event, PrefillProgress):
                     yield PromptRead(event.done_tokens, event.prompt_tokens)
+                elif isinstance(event, LookupRefused):
+                    yield event
                 elif isinstance(event, Answer):
-                    yield from shown.keep(_pieces(thinking.flush()))
+                    tokens = event.usage.completion_tokens
+                    yield from shown.keep(_pieces(thinking.flush(), tokens))
                     yield shown.done(event)
                 else:
-                    yield from shown.keep(_pieces(thinking.push(event.text)))
+                    yield from shown.keep(_pieces(thinking.push(event.text), event.tokens))
+
+    def _events(
+        self, ready: "ReadyModel", params: SequenceParams, request: AnswerRequest
+    ) -> "Iterator[SessionEvent | LookupRefused]":
+        """The session's events; a refused draft is told and left out."""
+        conversation = self._kept(ready) if request.reuses_kv else None
+        started = False
+        try:
+            for event in _closing(ready.session, params, request.stops, conversation):
+                started = True
+                yield event
+        except InvalidParams as error:
+            if started or error.field != "prompt_lookup":
+                raise
+            yield LookupRefused(error.problem)
+            plain = replace(params, speculation=None)
+            yield from _closing(ready.session, plain, request.stops, conversation)
+
+    def _kept(self, ready: "ReadyModel") -> "Conversation":
+        from engine.conversation import Conversation
+
+        if self._conversation is None:
+            self._conversation = Conversation(ready.engine)
+        return self._conversation
 
     def unload(self) -> None:
         """Free the model; idempotent."""
+        self._conversation = None
         ready, self._ready = self._ready, None
         if ready is not None:
             ready.held.close()
+
+
+def _closing(
+    session: "Session",
+    params: SequenceParams,
+    stops: Sequence[str],
+    conversation: "Conversation | None",
+) -> "Iterator[SessionEvent]":
+    """A session's events; closing this frees the row on this thread, now."""
+    events = session.generate(params, stops=stops, conversation=conversation)
+    # A generator in truth.
+    with closing(cast("Generator[SessionEvent, None, None]", events)):
+        yield from events
 
 
 def choose_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -128,7 +183,8 @@ def render_prompt(loaded: "LoadedModel", prompt: PromptInput) -> "RenderedPrompt
     continued = bool(prompt.prefill)
     if loaded.template is None:
         return plain_prompt(messages, continue_final=continued)
-    return loaded.template.render(messages, continue_final=continued)
+    extra = prompt.template_values
+    return loaded.template.render(messages, continue_final=continued, extra=extra)
 
 
 def _thinking_filter(
@@ -157,14 +213,15 @@ def _sequence_params(
         max_tokens=request.max_tokens,
         context_tokens=request.context_tokens,
         ignore_eos=request.ignore_eos,
+        speculation=request.speculation,
     )
 
 
-def _pieces(parts: "Iterable[TextPart]") -> Iterator[Piece]:
+def _pieces(parts: "Iterable[TextPart]", tokens: int) -> Iterator[Piece]:
     from engine.text.thinking import TextKind
 
     for part in parts:
-        yield Piece(part.text, is_reasoning=part.kind is TextKind.REASONING)
+        yield Piece(part.text, is_reasoning=part.kind is TextKind.REASONING, tokens=tokens)
 
 
 class _Shown:

@@ -17,6 +17,7 @@ from mlxcel_cli.answers import (
     AnswerRequest,
     Backend,
     Done,
+    LookupRefused,
     ModelReport,
     ModelRequest,
     Piece,
@@ -158,6 +159,8 @@ class _Generation:
                         self._writer.piece(event)
                     elif isinstance(event, PromptRead):
                         self._output.progress(_reading(event))
+                    elif isinstance(event, LookupRefused):
+                        self._output.note(f"mlxcel: prompt lookup {event.reason}")
                     else:
                         self._output.clear_progress()
                         self._writer.done(event, report)
@@ -175,7 +178,7 @@ def merge_pieces(burst: Iterable[AnswerEvent]) -> Iterator[AnswerEvent]:
             else:
                 yield event
         elif isinstance(event, Piece) and event.is_reasoning == held.is_reasoning:
-            held = replace(held, text=held.text + event.text)
+            held = replace(held, text=held.text + event.text, tokens=event.tokens)
         else:
             yield held
             held = event if isinstance(event, Piece) else None

@@ -46,6 +46,8 @@ class ReadyModel:
     notes: tuple[str, ...]
     held: ExitStack
     """What has to be given back: wired memory."""
+    device: str
+    """The kind of device it runs on: ``metal``, ``cuda`` or ``cpu``."""
 
 
 def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> ReadyModel:
@@ -77,7 +79,7 @@ def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> Rea
     held.enter_context(wired_limit(device, need.total_bytes, mx))
     engine, session = _start(loaded, device, request)
     notes = (*found.notes, *loaded.facts.notes, *_device_notes(device, request.settings))
-    return ReadyModel(loaded, engine, session, notes, held)
+    return ReadyModel(loaded, engine, session, notes, held, device.kind)
 
 
 def model_places(settings: Settings) -> ModelPlaces:

@@ -4,8 +4,8 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +38,8 @@ class PromptInput:
     """A text for the model as it is."""
     prefill: str = ""
     """Start of the answer."""
+    template_values: Mapping[str, object] = field(default_factory=dict)
+    """More variables for the chat template."""
 
 
 def plan_prompt(words: Sequence[str], options: PromptOptions, stdin: BinaryIO | None) -> PromptPlan:

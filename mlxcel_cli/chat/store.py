@@ -1,0 +1,236 @@
+"""Saves chats as they happen, in one SQLite file that several programs may use at once.
+
+A message is in the file when the call that saves it returns: a crash loses at most what was
+written of an answer since the last save. Each chat has a revision; who finds another than the one
+it knows goes on in a chat of its own, so two programs never mix their turns.
+"""
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from engine.errors import InvalidParams
+from mlxcel_cli.chat.messages import Chat, ChatMessage, Numbers
+
+SCHEMA_VERSION = 1
+"""Written into the file; a newer program's file is refused, not spoilt."""
+
+BUSY_S = 10.0
+"""How long a write waits for another program's."""
+
+ID_BYTES = 4
+
+_SCHEMA = """
+CREATE TABLE chats (
+    id TEXT PRIMARY KEY,
+    title TEXT NOT NULL,
+    system TEXT NOT NULL,
+    model TEXT NOT NULL,
+    created_s REAL NOT NULL,
+    changed_s REAL NOT NULL,
+    revision INTEGER NOT NULL
+);
+CREATE TABLE messages (
+    chat TEXT NOT NULL REFERENCES chats(id) ON DELETE CASCADE,
+    place INTEGER NOT NULL,
+    content TEXT NOT NULL,
+    PRIMARY KEY (chat, place)
+);
+"""
+
+
+class ChatsUnusable(InvalidParams):
+    """The file of saved chats cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChat:
+    """A line of the list of chats."""
+
+    id: str
+    title: str
+    model: str
+    changed_s: float
+    """Seconds since 1970."""
+    messages: int
+
+
+class ChatStore:
+    """The saved chats.
+
+    Args:
+        path: the file; made with its folder at the first use.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._clock = clock
+        self._revisions: dict[str, int] = {}
+        self._saved: dict[str, Chat] = {}
+
+    def new_id(self) -> str:
+        """An id that no saved chat has."""
+        return secrets.token_hex(ID_BYTES)
+
+    def save(self, chat: Chat) -> Chat:
+        """Write what changed since this program last saved or loaded the chat.
+
+        Returns:
+            The chat; under another id where another program has changed it meanwhile.
+
+        Raises:
+            ChatsUnusable: the file cannot be written.
+        """
+        if self._saved.get(chat.id) == chat:
+            return chat
+        with self._transaction() as file:
+            chat = self._claimed(file, chat)
+            before = self._saved.get(chat.id, Chat(chat.id)).messages
+            same = _shared(before, chat.messages)
+            file.execute("DELETE FROM messages WHERE chat = ? AND place >= ?", (chat.id, same))
+            file.executemany(
+                "INSERT INTO messages VALUES (?, ?, ?)",
+                [
+                    (chat.id, place, _to_json(message))
+                    for place, message in enumerate(chat.messages)
+                    if place >= same
+                ],
+            )
+        self._revisions[chat.id] = self._revisions.get(chat.id, 0) + 1
+        self._saved[chat.id] = chat
+        return chat
+
+    def load(self, chat_id: str) -> Chat:
+        """A saved chat by its id or the beginning of it.
+
+        Raises:
+            InvalidParams: no chat, or several, go by that; names what to do.
+            ChatsUnusable: the file cannot be read.
+        """
+        with self._transaction() as file:
+            found = file.execute(
+                "SELECT id, title, system, model, revision FROM chats "
+                "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id = ?1 DESC LIMIT 2",
+                (chat_id,),
+            ).fetchall()
+            if not found or not chat_id:
+                raise InvalidParams("--resume", f"no saved chat has the id {chat_id!r}")
+            if len(found) > 1 and found[0][0] != chat_id:
+                raise InvalidParams("--resume", f"several chats begin with {chat_id!r}")
+            name, title, system, model, revision = found[0]
+            rows = file.execute(
+                "SELECT content FROM messages WHERE chat = ? ORDER BY place", (name,)
+            ).fetchall()
+        messages = tuple(_from_json(content) for (content,) in rows)
+        chat = Chat(name, title, system, model, messages)
+        self._revisions[name] = revision
+        self._saved[name] = chat
+        return chat
+
+    def chats(self, search: str = "", *, limit: int = 200) -> list[SavedChat]:
+        """Saved chats, the last changed first; those whose title or text holds ``search``."""
+        if not self.path.exists():
+            return []
+        with self._transaction() as file:
+            rows = file.execute(
+                "SELECT id, title, model, changed_s, "
+                "(SELECT count(*) FROM messages WHERE chat = id) AS messages FROM chats "
+                "WHERE ?1 = '' OR instr(lower(title), lower(?1)) OR EXISTS (SELECT 1 FROM messages "
+                "WHERE chat = id AND instr(lower(json_extract(content, '$.text')), lower(?1))) "
+                "ORDER BY changed_s DESC, id LIMIT ?2",
+                (search, limit),
+            ).fetchall()
+        return [SavedChat(*row) for row in rows]
+
+    def newest(self) -> Chat | None:
+        """The chat that was changed last."""
+        newest = self.chats(limit=1)
+        return self.load(newest[0].id) if newest else None
+
+    def delete(self, chat_id: str) -> None:
+        """Forget a chat; one that is not there is no error."""
+        with self._transaction() as file:
+            file.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+        self._saved.pop(chat_id, None)
+        self._revisions.pop(chat_id, None)
+
+    def _claimed(self, file: sqlite3.Connection, chat: Chat) -> Chat:
+        """The chat with its row written, under an id that is this program's."""
+        known = self._revisions.get(chat.id)
+        now = self._clock()
+        if known is not None:
+            changed = file.execute(
+                "UPDATE chats SET title = ?, system = ?, model = ?, changed_s = ?, "
+                "revision = revision + 1 WHERE id = ? AND revision = ?",
+                (chat.title, chat.system, chat.model, now, chat.id, known),
+            )
+            if changed.rowcount:
+                return chat
+            # Another program went on with it, or deleted it: this one keeps its own.
+            chat = replace(chat, id=self.new_id())
+        file.execute(
+            "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, 1)",
+            (chat.id, chat.title, chat.system, chat.model, now, now),
+        )
+        return chat
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            try:
+                self._prepare(file)
+                file.execute("BEGIN IMMEDIATE")
+                yield file
+                file.execute("COMMIT")
+            finally:
+                # Closing without COMMIT rolls back.
+                file.close()
+        except (OSError, sqlite3.Error) as error:
+            raise ChatsUnusable(str(self.path), f"cannot be used: {error}") from error
+
+    def _prepare(self, file: sqlite3.Connection) -> None:
+        file.execute("PRAGMA foreign_keys = ON")
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        if version == SCHEMA_VERSION:
+            return
+        if version > SCHEMA_VERSION:
+            raise ChatsUnusable(
+                str(self.path), f"is of a newer mlxcel (format {version}); update, or use --no-save"
+            )
+        # Two programs may come here at once: who is first makes the tables.
+        file.execute("BEGIN IMMEDIATE")
+        (version,) = file.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            for statement in _SCHEMA.strip().rstrip(";").split(";"):
+                file.execute(statement)
+            file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        file.execute("COMMIT")
+        # Chats are private.
+        with suppress(OSError):
+            self.path.chmod(0o600)
+
+
+def _shared(before: tuple[ChatMessage, ...], after: tuple[ChatMessage, ...]) -> int:
+    """How many messages at the beginning are the same."""
+    pairs = zip(before, after, strict=False)
+    return next(
+        (i for i, (old, new) in enumerate(pairs) if old != new), min(len(before), len(after))
+    )
+
+
+def _to_json(message: ChatMessage) -> str:
+    return json.dumps(asdict(message), ensure_ascii=False)
+
+
+def _from_json(content: str) -> ChatMessage:
+    values = json.loads(content)
+    numbers = Numbers(**values.pop("numbers"))
+    return ChatMessage(**values, numbers=numbers)
