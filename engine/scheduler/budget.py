@@ -28,8 +28,10 @@ class KvGeometry:
 
         Long rows grow by an eighth at a time, so the last growth may overshoot by as much.
         """
-        wanted = max(tokens, tokens - 1 + (tokens - 1) // 8)
-        return -(-wanted // self.capacity_step) * self.capacity_step
+        step = self.capacity_step
+        before = (tokens - 1) // step * step
+        wanted = max(tokens, before + before // 8)
+        return -(-wanted // step) * step
 
 
 @dataclass(frozen=True, slots=True)

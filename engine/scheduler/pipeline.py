@@ -6,11 +6,12 @@ committed. This is where a step that drafts will take its place.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engine.errors import InternalFault, RowError
 from engine.outcome import SeqId, StepOutcome
+from engine.scheduler.pace import StepPace
 from engine.scheduler.stats import Counters
 from engine.ticket import Ticket
 
@@ -33,15 +34,23 @@ class Pipeline:
     Args:
         engine: where the rows live.
         counters: counts the steps.
+        clock: seconds, monotonic.
         is_pipelined: False reads each step before the next is submitted (for debugging).
     """
 
     def __init__(
-        self, engine: StepEngine, counters: Counters, *, is_pipelined: bool = True
+        self,
+        engine: StepEngine,
+        counters: Counters,
+        clock: Callable[[], float],
+        *,
+        is_pipelined: bool = True,
     ) -> None:
         self._engine = engine
         self._counters = counters
+        self._clock = clock
         self._is_pipelined = is_pipelined
+        self._pace = StepPace()
         self._ticket: Ticket | None = None
         self._rows: tuple[SeqId, ...] = ()
 
@@ -64,11 +73,23 @@ class Pipeline:
         if not self._rows:
             self._ticket = None
 
+    def slack_s(self) -> float:
+        """Seconds for which the step in flight keeps the device busy without the next one."""
+        return self._pace.slack_s(self._clock()) if self._ticket is not None else 0.0
+
     def _advance(self, seqs: Sequence[SeqId]) -> list[StepOutcome]:
         ticket, rows = self._ticket, self._rows
         self._ticket, self._rows = None, ()
+        began_s = self._clock()
         faults = self._submit(tuple(seqs), beside=ticket is not None) if seqs else []
+        submitted_s = self._clock()
         outcomes = self._collect(ticket, rows) if ticket is not None else []
+        self._pace.note(
+            began_s=began_s,
+            submitted_s=submitted_s,
+            read_s=self._clock(),
+            is_steady=bool(rows) and rows == self._rows,
+        )
         return outcomes + faults
 
     def _submit(self, seqs: tuple[SeqId, ...], *, beside: bool) -> list[StepOutcome]:

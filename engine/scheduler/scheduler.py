@@ -17,22 +17,18 @@ Invariants (each pinned by a test):
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
 
 from engine.engine import Engine
 from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault, InvalidParams
 from engine.finish import FinishCause
 from engine.health import FAILURES_ALLOWED
-from engine.kv.pool import CAPACITY_STEP, ROW_BUCKETS
-from engine.opening import check_ids
 from engine.outcome import SeqId, StepOutcome
-from engine.params import seeded
 from engine.prefill import PrefillPacer
-from engine.scheduler.admission import WaitReason, context_bound
-from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
+from engine.scheduler.admission import WaitReason
+from engine.scheduler.intake import Intake
 from engine.scheduler.job import Job
 from engine.scheduler.pipeline import Pipeline
 from engine.scheduler.queue import Priority, RequestQueue
@@ -68,14 +64,14 @@ class BatchScheduler:
         self.settings = SchedulerSettings() if settings is None else settings
         self._engine = engine
         self._clock = clock
-        storage = engine.choice.storage
-        geometry = KvGeometry(ROW_BUCKETS, CAPACITY_STEP, is_pooled=storage.batches)
-        self._budget = KvBudget(geometry, self.settings.kv_budget_tokens)
+        self._intake = Intake(engine, self.settings, clock)
         self._queue: RequestQueue[Job] = RequestQueue(self.settings.queue_depth)
         self._rows: dict[str, Job] = {}
         """Who has a slot, in the order of admission."""
         self._counters = Counters()
-        self._pipeline = Pipeline(engine, self._counters, is_pipelined=self.settings.is_pipelined)
+        self._pipeline = Pipeline(
+            engine, self._counters, clock, is_pipelined=self.settings.is_pipelined
+        )
         self._reader = PromptReader(
             engine, PrefillPacer() if pacer is None else pacer, self._counters, clock
         )
@@ -98,7 +94,8 @@ class BatchScheduler:
         """
         try:
             self._refuse_when_closed()
-            jobs = [self._job(request) for request in requests]
+            self._refuse_duplicates(requests)
+            jobs = [self._intake.job(request) for request in requests]
             self._queue.push(*jobs, free_slots=self.settings.limits.parallel - len(self._rows))
         except EngineError:
             self._counters.refused += len(requests)
@@ -138,6 +135,15 @@ class BatchScheduler:
         While it drains, a deadline may still pass: then tick on.
         """
         return not self._has_work
+
+    def slack_s(self) -> float:
+        """Seconds for which the next tick may wait for requests without slowing those that run.
+
+        A request that is submitted meanwhile is read right behind the step in flight; then tick
+        at once. 0 when nobody could enter or nothing is known yet.
+        """
+        is_open = len(self._rows) < self.settings.limits.parallel and not len(self._queue)
+        return self._pipeline.slack_s() if is_open and not self._events else 0.0
 
     def tick(self) -> list[Event]:
         """Do one round; what it came to, in order."""
@@ -187,7 +193,7 @@ class BatchScheduler:
 
     def stats(self) -> SchedulerStats:
         """A snapshot for metrics and status pages."""
-        shape = self._shape()
+        shape = self._intake.shape(len(self._rows))
         return SchedulerStats(
             phase=self._phase,
             parallel=self.settings.limits.parallel,
@@ -198,7 +204,7 @@ class BatchScheduler:
             counters=self._counters.snapshot(),
             kv_rows=shape.rows,
             kv_positions=shape.positions,
-            kv_budget_positions=self._budget.positions,
+            kv_budget_positions=self.settings.kv_budget_tokens,
         )
 
     # -- internals: taking requests
@@ -209,20 +215,12 @@ class BatchScheduler:
         if self._phase is SchedulerPhase.DRAINING:
             raise EngineClosed("the server is shutting down")
 
-    def _job(self, request: ScheduledRequest) -> Job:
-        if request.id in self._rows or any(job.id == request.id for job in self._queue):
-            raise InvalidParams("id", f"{request.id!r} is in use by another request")
-        if request.params.speculation is not None:
-            raise InvalidParams("speculation", "is not supported by the scheduler")
-        check_ids(request.params, self._engine.facts.vocab_size)
-        bound = context_bound(request.params, self._engine.context_tokens, self._budget)
-        return Job(
-            request,
-            replace(seeded(request.params), context_tokens=bound),
-            bound=bound,
-            growth_tokens=None if self.settings.limits.preemption is None else CAPACITY_STEP,
-            now_s=self._clock(),
-        )
+    def _refuse_duplicates(self, requests: Sequence[ScheduledRequest]) -> None:
+        known = {*self._rows, *(job.id for job in self._queue)}
+        for request in requests:
+            if request.id in known:
+                raise InvalidParams("id", f"{request.id!r} is in use by another request")
+            known.add(request.id)
 
     # -- internals: planning
 
@@ -241,17 +239,13 @@ class BatchScheduler:
             waiting=waiting,
             chunk_tokens=self._reader.chunk_tokens,
             steps_since_piece=self._steps_since_piece,
-            budget=self._budget,
-            shape=self._shape(),
+            budget=self._intake.budget,
+            shape=self._intake.shape(len(self._rows)),
         )
 
     def _wants_step(self, job: Job) -> bool:
         assert job.seq is not None
         return self._engine.wants_step(job.seq)
-
-    def _shape(self) -> KvShape:
-        storage = self._engine.choice.storage
-        return KvShape(storage.rows, storage.capacity) if self._rows else KvShape()
 
     # -- internals: carrying a plan out
 

@@ -7,7 +7,7 @@ from typing import Any
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.outcome import TokenLogprobs
-from engine.params import SequenceParams
+from engine.params import SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
 from engine.scheduler.request import (
     Cancelled,
@@ -152,6 +152,26 @@ def alone(engine: Engine, params: SequenceParams, stops: Sequence[str] = ()) -> 
         elif isinstance(event, Answer):
             return "".join(pieces), event
     raise AssertionError("no answer")
+
+
+def mixed_requests(count: int) -> list[SequenceParams]:
+    """Greedy and seeded, penalised and host-bound, short and long."""
+    knobs: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.9, "top_p": 0.9},
+        {"temperature": 0.8, "repetition_penalty": 1.3, "presence_penalty": 0.2},
+        {"temperature": 0.7, "dry_multiplier": 0.8, "dry_sequence_breakers": ()},
+        {"logprobs": 2},
+        {"temperature": 1.0, "mirostat": 2},
+    ]
+    return [
+        SequenceParams(
+            tuple((7 * i + 3 * j) % 256 for j in range(1 + (i * 5) % 23)),
+            sampling=SamplingParams(**knobs[i % len(knobs)], seed=i),
+            max_tokens=3 + (i * 7) % 20,
+        )
+        for i in range(count)
+    ]
 
 
 def progress(told: Iterable[Event]) -> list[int]:

@@ -1,0 +1,269 @@
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.outcome import SeqId
+from engine.scheduler.admission import WaitReason
+from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
+from engine.scheduler.preemption import PreemptionPolicy
+from engine.scheduler.queue import Priority
+from engine.scheduler.state import Limits, RowState, TickState, WaitingState
+from engine.scheduler.tick import TickPlan, plan_tick, steps_since_piece
+
+CHUNK = 32
+GEOMETRY = KvGeometry((1, 2, 3, 4, 6, 8), 256)
+
+
+def decodes(id_: str, seq: int = 0, **kw) -> RowState:
+    kw = {"priority": Priority.NORMAL, "tokens": 10, "room_tokens": 100, **kw}
+    return RowState(id_, SeqId(seq), **kw)
+
+
+def reads(id_: str, left: int, seq: int = 0, *, is_long: bool = False, **kw) -> RowState:
+    return decodes(id_, seq, prefill_left=left, is_long=is_long, **kw)
+
+
+def waits(id_: str, prefill: int = 10, *, priority: Priority = Priority.NORMAL) -> WaitingState:
+    return WaitingState(id_, priority, prefill, 100)
+
+
+def state(*rows: RowState, waiting: tuple[WaitingState, ...] = (), **kw) -> TickState:
+    names = Limits.__dataclass_fields__
+    limits = Limits(**{"short_pieces": 2, **{k: kw.pop(k) for k in list(kw) if k in names}})
+    return TickState(limits, rows, waiting, chunk_tokens=kw.pop("chunk_tokens", CHUNK), **kw)
+
+
+def granted(plan: TickPlan) -> list[tuple[str, int]]:
+    return [(grant.id, grant.tokens) for grant in plan.prefill]
+
+
+def test_nothing_to_do_is_an_empty_plan():
+    assert plan_tick(state()).is_empty
+    assert plan_tick(state(decodes("a", can_step=False))).is_empty
+
+
+def test_rows_that_want_a_step_decode():
+    plan = plan_tick(state(decodes("a"), decodes("b", can_step=False), decodes("c")))
+    assert plan.decode == ("a", "c")
+
+
+def test_a_plan_may_name_decode_rows_and_a_prefill_piece():
+    plan = plan_tick(state(decodes("a"), reads("b", 20)))
+    assert (plan.decode, granted(plan)) == (("a",), [("b", 20)])
+    assert plan.is_mixed
+
+
+def test_a_short_prompt_is_read_in_the_tick_that_admits_it_beside_a_parked_one():
+    parked = reads("long", 999, is_long=True)
+    plan = plan_tick(state(decodes("a"), parked, waiting=(waits("b", 20),)))
+    assert [entrant.waiting.id for entrant in plan.entrants] == ["b"]
+    assert granted(plan) == [("b", 20)]
+    assert plan.decode == ("a",)
+
+
+def test_short_prompts_share_one_piece_s_worth_of_a_tick():
+    plan = plan_tick(state(reads("a", 10), reads("b", 20), reads("c", 10)))
+    assert granted(plan) == [("a", 10), ("b", 20)]
+
+
+def test_a_short_prompt_of_several_pieces_gets_one_a_tick_whoever_decodes():
+    plan = plan_tick(state(decodes("x"), reads("a", 50)))
+    assert granted(plan) == [("a", CHUNK)]
+
+
+def test_a_prompt_that_does_not_fit_the_rest_of_the_share_waits_for_the_next_tick():
+    plan = plan_tick(state(reads("a", 20), waiting=(waits("b", 20),)))
+    assert granted(plan) == [("a", 20)]
+    assert plan.entrants == ()
+    assert plan.blocked is WaitReason.PREFILL
+
+
+def test_chunk_zero_reads_whole_prompts():
+    plan = plan_tick(state(reads("a", 999), reads("b", 9999), chunk_tokens=0))
+    assert granted(plan) == [("a", 999), ("b", 9999)]
+
+
+def test_a_parked_prompt_gets_a_piece_a_tick_while_nobody_decodes():
+    parked = reads("long", 999, is_long=True)
+    assert granted(plan_tick(state(parked))) == [("long", CHUNK)]
+    assert granted(plan_tick(state(parked, decodes("held", can_step=False)))) == [("long", CHUNK)]
+
+
+def test_a_parked_prompt_waits_for_its_interval_while_rows_decode():
+    parked = reads("long", 999, is_long=True)
+    for steps in range(3):
+        found = state(parked, decodes("a"), grant_interval=4, steps_since_piece=steps)
+        assert granted(plan_tick(found)) == []
+    found = state(parked, decodes("a"), grant_interval=4, steps_since_piece=3)
+    assert granted(plan_tick(found)) == [("long", CHUNK)]
+
+
+def test_a_due_piece_gives_way_to_a_short_prompt_once():
+    parked, short = reads("long", 999, is_long=True), reads("b", 10)
+    due = state(parked, decodes("a"), short, grant_interval=4, steps_since_piece=3)
+    assert granted(plan_tick(due)) == [("b", 10)]
+    overdue = replace(due, steps_since_piece=4)
+    assert granted(plan_tick(overdue)) == [("b", 10), ("long", CHUNK)]
+
+
+def test_interval_0_gives_no_piece_while_rows_decode():
+    parked = reads("long", 999, is_long=True)
+    found = state(parked, decodes("a"), grant_interval=0, steps_since_piece=10**6)
+    assert granted(plan_tick(found)) == []
+    assert granted(plan_tick(replace(found, rows=(parked,)))) == [("long", CHUNK)]
+
+
+def test_a_long_prompt_has_its_first_piece_when_it_enters():
+    found = state(decodes("a"), waiting=(waits("long", 999),), steps_since_piece=15)
+    assert granted(plan_tick(found)) == [("long", CHUNK)]
+
+
+def test_the_next_long_prompt_waits_out_the_interval_of_the_one_before():
+    found = state(decodes("a"), waiting=(waits("long", 999),), steps_since_piece=2)
+    assert granted(plan_tick(found)) == []
+
+
+def test_a_request_that_waits_never_keeps_rows_from_decoding():
+    budget = KvBudget(GEOMETRY, 256)
+    found = state(decodes("a"), waiting=(waits("b"), waits("c")), budget=budget)
+    plan = plan_tick(found)
+    assert plan.decode == ("a",)
+    assert plan.blocked is WaitReason.NO_KV
+
+
+# -- preemption
+
+PREEMPTING = {"preemption": PreemptionPolicy.LONGEST_FIRST}
+
+
+def test_nobody_is_preempted_unless_it_is_on():
+    high = waits("h", priority=Priority.HIGH)
+    assert plan_tick(state(decodes("a"), waiting=(high,), parallel=1)).preempt == ()
+
+
+def test_a_higher_priority_that_waits_takes_a_slot():
+    high = waits("h", priority=Priority.HIGH)
+    rows = decodes("a", 0, tokens=5), decodes("b", 1, tokens=9)
+    plan = plan_tick(state(*rows, waiting=(high,), parallel=2, **PREEMPTING))
+    assert plan.preempt == ("b",)
+    assert plan.decode == ("a",)
+    assert plan.entrants == ()
+
+
+def test_an_equal_takes_nothing():
+    plan = plan_tick(state(decodes("a"), waiting=(waits("b"),), parallel=1, **PREEMPTING))
+    assert plan.preempt == ()
+    assert plan.decode == ("a",)
+
+
+def test_a_row_that_is_read_gives_way_too_and_gets_no_piece():
+    high = waits("h", priority=Priority.HIGH)
+    plan = plan_tick(state(reads("a", 50), waiting=(high,), parallel=1, **PREEMPTING))
+    assert plan.preempt == ("a",)
+    assert plan.prefill == ()
+
+
+def test_rows_that_outgrow_the_budget_make_the_longest_leave():
+    rows = (
+        decodes("a", 0, tokens=255, room_tokens=500),
+        decodes("b", 1, tokens=20, room_tokens=276),
+    )
+    found = state(*rows, budget=KvBudget(GEOMETRY, 512), shape=KvShape(2, 256), **PREEMPTING)
+    assert plan_tick(found).preempt == ("a",)
+    calm = replace(found, rows=(replace(rows[0], tokens=254), rows[1]))
+    assert plan_tick(calm).preempt == ()
+
+
+def test_room_that_the_next_step_frees_is_not_made_twice():
+    """A pool drops rows at the next step only; until then the head just waits."""
+    high = waits("h", priority=Priority.HIGH)
+    budget = KvBudget(GEOMETRY, 4 * 256)
+    found = state(decodes("a"), waiting=(high,), budget=budget, shape=KvShape(4, 512), **PREEMPTING)
+    plan = plan_tick(found)
+    assert plan.blocked is WaitReason.NO_KV
+    assert plan.preempt == ()
+
+
+# -- bounds over many ticks
+
+
+def ticks(
+    found: TickState, arrivals: Sequence[tuple[int, int]] = ()
+) -> Iterator[tuple[TickState, TickPlan]]:
+    """Carry plans out on paper: pieces are read, nobody finishes decoding.
+
+    Args:
+        found: where it begins.
+        arrivals: tick and prompt length of requests that come later.
+    """
+    for number in count():
+        new = [waits(f"s{i}", size) for i, (at, size) in enumerate(arrivals) if at == number]
+        found = replace(found, waiting=(*found.waiting, *new))
+        plan = plan_tick(found)
+        yield found, plan
+        rows = {row.id: row for row in found.rows}
+        for entrant in plan.entrants:
+            waiting = entrant.waiting
+            rows[waiting.id] = reads(waiting.id, waiting.prefill_tokens, is_long=entrant.is_long)
+        for grant in plan.prefill:
+            left = rows[grant.id].prefill_left - grant.tokens
+            rows[grant.id] = replace(rows[grant.id], prefill_left=max(0, left))
+        entered = {entrant.waiting.id for entrant in plan.entrants}
+        found = replace(
+            found,
+            rows=tuple(rows.values()),
+            waiting=tuple(one for one in found.waiting if one.id not in entered),
+            steps_since_piece=steps_since_piece(found, plan),
+        )
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 32)), max_size=20),
+)
+@pytest.mark.parametrize("neighbours", [0, 1])
+def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
+    neighbours: int, pieces: int, interval: int, arrivals: list[tuple[int, int]]
+):
+    """Whatever short prompts arrive meanwhile."""
+    pieces += 2
+    rows = tuple(decodes(f"r{i}") for i in range(neighbours))
+    found = state(
+        *rows,
+        waiting=(waits("long", pieces * CHUNK),),
+        grant_interval=interval,
+        parallel=50,
+        steps_since_piece=interval,
+    )
+    taken = 0
+    for now, _ in ticks(found, arrivals):
+        row = next((row for row in now.rows if row.id == "long"), None)
+        if row is not None and not row.prefill_left:
+            break
+        taken += 1
+    assert taken <= pieces * (interval + 1)
+
+
+def test_a_parked_prompt_costs_each_decode_row_one_piece_an_interval():
+    found = state(decodes("a"), reads("long", 10 * CHUNK, is_long=True), grant_interval=5)
+    pieces = []
+    for _, (_, plan) in zip(range(51), ticks(found), strict=False):
+        assert plan.decode[0] == "a"
+        pieces.append(bool(plan.prefill))
+    gaps = [i for i, one in enumerate(pieces) if one]
+    assert [b - a for a, b in pairwise(gaps)] == [5] * 9
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 4))
+def test_every_request_is_read_in_the_end(prompts: list[int], parallel: int):
+    waiting = tuple(waits(str(i), tokens) for i, tokens in enumerate(prompts))
+    found = state(waiting=waiting, parallel=parallel + len(prompts), grant_interval=3)
+    for _, (now, _) in zip(range(2000), ticks(found), strict=False):
+        if not now.waiting and not any(row.prefill_left for row in now.rows):
+            return
+    raise AssertionError("somebody is never read")
