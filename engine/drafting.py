@@ -82,8 +82,8 @@ class Drafting:
         fed = [row.ids[-1], *draft]
         try:
             logits = self._forwards.of_row(row, fed)
-            if logits.shape[0] != len(fed):
-                raise EvalFailed(f"the model gave {logits.shape[0]} positions for {len(fed)}")
+            if logits.ndim != 2 or logits.shape[0] != len(fed):
+                raise EvalFailed(f"the model gave {logits.shape} for {len(fed)} tokens")
             drawn = self._forwards.draw_positions(row, [*row.ids, *draft], logits)
             return self._ledger.read(drawn, readable(drawn, logits))
         except guard.BACKEND_ERRORS as error:

@@ -1,0 +1,414 @@
+"""Prompt lookup writes what plain decoding writes, in fewer forwards, and leaves rows in order.
+
+A difference counts unless it is a near-tie: a wider forward sums in another order, so the two
+logits of a tie, moved by 1e-3 together, may fall the other way.
+"""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import guard
+from engine.engine import Engine
+from engine.errors import EvalFailed, NonFiniteLogits, RewindFailed
+from engine.finish import FinishCause
+from engine.lookup.auto_governor import governor_for
+from engine.lookup.drafter import DrafterOutOfStep
+from engine.lookup.reference import ReferenceText
+from engine.lookup.rounds import Rounds
+from engine.lookup.widths import WidthCosts
+from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
+from engine.text.row_text import RowText
+from tests.engine.lookup_rigs import (
+    SPECULATION,
+    Scripted,
+    Written,
+    assert_same,
+    decode,
+    lookup,
+    oracle,
+)
+from tests.engine.proofs.schedules import OddTokens
+from tests.engine.rigs import (
+    Watched,
+    assert_length_law,
+    byte_tokenizer,
+    cycle_engine,
+    loaded,
+    prefill,
+    tiny_engine,
+    tiny_model,
+)
+
+PERIOD = 16
+CYCLE = (*range(PERIOD), 0)
+"""Each token has been followed by the next one, once."""
+CHEAP = WidthCosts((1.1, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5))
+MIXES = (
+    {},
+    {"temperature": 0.8},
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 1.3, "repetition_context_size": 4, "temperature": 1.0},
+    {"frequency_penalty": 0.5, "presence_penalty": 0.3},
+    {"frequency_penalty": 0.2, "repetition_context_size": -1, "temperature": 0.7},
+    {"dry_multiplier": 0.8, "dry_allowed_length": 1},
+    {"dry_multiplier": 0.8, "dry_penalty_last_n": -1, "temperature": 1.0},
+    {"temperature": 1.0, "top_k": 5},
+    {"temperature": 1.2, "top_p": 0.8},
+    {"temperature": 1.2, "min_p": 0.1, "typical_p": 0.9},
+    {"temperature": 1.0, "top_n_sigma": 1.0},
+    {"temperature": 1.0, "xtc_probability": 0.7, "xtc_threshold": 0.02},
+    {"temperature": 1.0, "dynatemp_range": 0.5},
+    {"temperature": 1.0, "top_p": 0.7, "min_keep": 3},
+    {"logprobs": 2},
+)
+MODELS = {
+    "llama": ("llama", 512),
+    "qwen3": ("qwen3", 512),
+    "gemma3 below four windows": ("gemma3", 64),
+    "gemma3 ring": ("gemma3", 512),
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def engines(tokenizer):
+    """An engine of each storage that can be cut back, shared by examples."""
+    return {
+        kind: Engine(
+            loaded(
+                tiny_model(family, hidden_size=32, intermediate_size=64),
+                family,
+                context=context,
+                tokenizer=tokenizer,
+            )
+        )
+        for kind, (family, context) in MODELS.items()
+    }
+
+
+def next_in_cycle(seen: list[int], room: int) -> list[int]:
+    return [(seen[-1] + i) % PERIOD for i in range(1, room + 1)]
+
+
+# -- the cycle, whose text is known
+
+
+@pytest.mark.parametrize("policy", LookupPolicy)
+def test_a_cycle_is_accepted_whole_once_it_was_seen(policy):
+    engine = cycle_engine()
+    params = SequenceParams((3,), max_tokens=200)
+    governor = governor_for(
+        SpeculationParams(policy=policy), unmeasured=LookupPolicy.GRADED, costs=CHEAP
+    )
+    drafter = lookup(governor)
+    assert decode(engine, params, drafter).tokens == decode(engine, params).tokens
+    stats = drafter.stats
+    assert stats.accepted == stats.proposed > 100
+    # No draft during the first period, then some eight tokens a forward.
+    assert 1 + PERIOD + 22 <= stats.rounds <= 1 + PERIOD + 34
+
+
+def test_drafts_come_from_a_reference_that_the_model_never_sees():
+    engine = cycle_engine()
+    watched = Watched(engine)
+    params = SequenceParams((3, 4), max_tokens=17)
+    reference = ReferenceText.from_tokens("the cycle", CYCLE, SPECULATION)
+    drafter = lookup(references=(reference,))
+    assert decode(engine, params, drafter).tokens == [(5 + i) % PERIOD for i in range(17)]
+    assert drafter.stats.accepted == drafter.stats.proposed > 0
+    assert [fed.tolist() for fed in watched.fed[:2]] == [[[3]], [[4]]]
+    assert [fed.shape[1] for fed in watched.fed[2:]] == [8, 4, 4], "16 tokens in 3 forwards"
+
+
+@pytest.mark.parametrize("j", range(8))
+def test_a_drafter_right_up_to_a_position_gains_it(j):
+    def propose(seen: list[int], room: int) -> list[int]:
+        right = next_in_cycle(seen, room)
+        return [t if i < j else (t + 1) % PERIOD for i, t in enumerate(right)]
+
+    engine = cycle_engine()
+    drafter = Scripted(propose)
+    params = SequenceParams(CYCLE, max_tokens=33)
+    assert decode(engine, params, drafter).tokens == decode(engine, params).tokens
+    assert set(drafter.accepted[:-2]) == {j}
+
+
+def test_a_draft_longer_than_the_room_is_cut_to_it():
+    engine = cycle_engine(context=48)
+    drafter = Scripted(lambda seen, room: next_in_cycle(seen, 64))
+    params = SequenceParams(CYCLE)
+    written = decode(engine, params, drafter)
+    assert written.tokens == decode(engine, params).tokens
+    assert written.finish is FinishCause.CONTEXT_EXHAUSTED
+
+
+@pytest.mark.parametrize("token", [-1, PERIOD])
+def test_a_made_up_token_costs_the_drafter_not_the_row(token):
+    engine = cycle_engine()
+    params = SequenceParams(CYCLE, max_tokens=20)
+    written = decode(engine, params, Scripted(lambda seen, room: [seen[-1], token]))
+    assert written.tokens == decode(engine, params).tokens
+    assert "token id" in str(written.dropped)
+
+
+def test_a_drafter_ahead_of_its_row_is_dropped_and_seen():
+    engine = cycle_engine()
+    seq = engine.open(SequenceParams(CYCLE, max_tokens=20))
+    prefill(engine, seq)
+    drafter = lookup()
+    drafter.start(CYCLE, engine.last_token(seq))
+    drafter.observe((5,))
+    rounds = Rounds(engine, seq, drafter=drafter, max_draft=7)
+    assert [o.token for o in rounds.run()] == [(2 + i) % PERIOD for i in range(19)]
+    assert isinstance(rounds.dropped, DrafterOutOfStep)
+
+
+# -- the end of an answer inside an accepted block
+
+
+@pytest.mark.parametrize(
+    ("params", "written", "finish", "held"),
+    [
+        # After the first token (1): current 1 is not in KV, which holds 17.
+        pytest.param({"max_tokens": 20}, 20, FinishCause.LENGTH, 17 + 19, id="budget between"),
+        pytest.param({"max_tokens": 9}, 9, FinishCause.LENGTH, 17 + 8, id="budget at a full round"),
+        pytest.param({"context_tokens": 27}, 9, FinishCause.CONTEXT_EXHAUSTED, 25, id="context"),
+        # Tokens 1, 2, 3, 4 are written; 5 is drawn by the forward that appended 4.
+        pytest.param({"stop_ids": frozenset({5})}, 4, FinishCause.EOS, 17 + 4, id="end token"),
+        pytest.param({"stop_ids": frozenset({2})}, 1, FinishCause.EOS, 17 + 1, id="at once"),
+        pytest.param({"stop_ids": frozenset({9})}, 8, FinishCause.EOS, 17 + 8, id="own token"),
+    ],
+)  # fmt: skip
+def test_an_answer_ends_inside_a_block_as_it_ends_in_plain_steps(params, written, finish, held):
+    engine = cycle_engine()
+    asked = SequenceParams(CYCLE, **params)
+    ours = decode(engine, asked, Scripted(next_in_cycle))
+    assert (len(ours.tokens), ours.finish, ours.held_at_end) == (written, finish, held)
+    plain = decode(engine, asked)
+    assert (ours.tokens, ours.finish, ours.held_at_end) == (
+        plain.tokens,
+        plain.finish,
+        plain.held_at_end,
+    )
+
+
+def test_a_stop_string_inside_a_block_ends_there(tokenizer):
+    engine = cycle_engine(vocab=259, tokenizer=tokenizer)
+    params = SequenceParams(tuple(b"a"), max_tokens=30)
+    alphabet = list(range(98, 128))
+
+    def run(drafter):
+        text = RowText(tokenizer.decoder(), ["ef"])
+        return decode(engine, params, drafter, text=text), text
+
+    drafter = Scripted(lambda seen, room: alphabet[len(seen) : len(seen) + room])
+    ours, text = run(drafter)
+    plain, plain_text = run(None)
+    assert (ours.finish, text.text, text.stop_match) == (FinishCause.STOP_SEQUENCE, "bcd", "ef")
+    assert (text.text, ours.tokens, ours.held_at_end) == (
+        plain_text.text,
+        plain.tokens,
+        plain.held_at_end,
+    )
+    assert drafter.accepted == [3]
+
+
+# -- failures
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_a_failure_at_a_position_undoes_the_round_and_ends_that_row_only(position):
+    engine = cycle_engine()
+    seq, other = (engine.open(SequenceParams(CYCLE)) for _ in range(2))
+    for one in (seq, other):
+        prefill(engine, one)
+    watched = Watched(engine)
+    watched.spoils = lambda call, logits: (
+        logits.at[:, position].multiply(float("nan")) if call == 1 else logits
+    )
+    outcome = engine.verify(seq, (2, 3, 4))
+    assert isinstance(outcome.error, NonFiniteLogits)
+    assert [step.token for step in outcome.steps] == [*[2, 3, 4][:position], None]
+    assert engine.drafting.held_tokens(seq) == len(CYCLE)
+    for _ in range(4):
+        engine.step([other])
+        assert_length_law(engine, [other])
+    assert engine.last_token(other) == 5
+
+
+def test_a_forward_that_throws_undoes_the_round_and_ends_that_row_only():
+    engine = cycle_engine()
+    seq, other = (engine.open(SequenceParams(CYCLE)) for _ in range(2))
+    for one in (seq, other):
+        prefill(engine, one)
+    Watched(engine).fails_in = lambda call: call == 1
+    outcome = engine.verify(seq, (2, 3, 4))
+    assert isinstance(outcome.error, EvalFailed)
+    assert engine.drafting.held_tokens(seq) == len(CYCLE)
+    assert engine.health.failures == 1
+    assert [step.token for step in engine.verify(other, (2, 3)).steps] == [2, 3, 4]
+
+
+def test_a_rewind_that_fails_beats_the_end_of_the_answer(monkeypatch):
+    engine = cycle_engine()
+    params = SequenceParams(CYCLE, max_tokens=4)
+
+    def stuck(slot: int, tokens: int) -> None:
+        if tokens:
+            raise RewindFailed("stuck")
+
+    monkeypatch.setattr(engine._storage, "rewind", stuck)
+    # Token 4 ends the answer, and the draft behind it must be cut off.
+    seq = engine.open(params)
+    prefill(engine, seq)
+    outcome = engine.verify(seq, (2, 3, 4, 5, 6))
+    assert isinstance(outcome.error, RewindFailed)
+    assert [step.finish for step in outcome.steps] == [None] * 4
+    assert [step.token for step in outcome.steps] == [2, 3, 4, None]
+    assert engine._ledger.row(seq).failed
+
+
+def test_closing_at_every_point_leaves_an_engine_in_order():
+    # mlx-lm#1528: a generator closed inside a round kept stale counts.
+    engine = cycle_engine()
+    params = SequenceParams(CYCLE, max_tokens=40)
+    for stop_after in range(40):
+        seq = engine.open(params)
+        prefill(engine, seq)
+        drafter = lookup()
+        drafter.start(CYCLE, engine.last_token(seq))
+        rounds = Rounds(engine, seq, drafter=drafter, max_draft=7).run()
+        for _, _outcome in zip(range(stop_after), rounds, strict=False):
+            assert_length_law(engine, [seq])
+        rounds.close()
+        engine.close(seq)
+        assert not engine._storage.arrays()
+
+
+# -- pipelining
+
+
+def reads_before_the_next_forward(engine, monkeypatch, *, pipelined: bool) -> int:
+    """Decode steps of a text that never repeats which were read with nothing dispatched."""
+    watched = Watched(engine)
+    params = SequenceParams((0,), max_tokens=60)
+    seq = engine.open(params)
+    prefill(engine, seq)
+    read = guard.read
+    monkeypatch.setattr(guard, "read", lambda array: (watched.log.append("read"), read(array))[1])
+    watched.log.clear()
+    drafter = lookup()
+    drafter.start(params.prompt_ids, engine.last_token(seq))
+    rounds = Rounds(engine, seq, drafter=drafter, max_draft=7, pipelined=pipelined)
+    assert len(list(rounds.run())) == 59
+    engine.close(seq)
+    log = watched.log
+    assert log.count("forward") == log.count("read") == 59
+    return sum(
+        log[: at + 1].count("forward") == log[: at + 1].count("read")
+        for at, what in enumerate(log)
+        if what == "read"
+    )
+
+
+def test_a_text_that_never_matches_keeps_its_lookahead_after_two_rounds(monkeypatch):
+    alone = reads_before_the_next_forward(cycle_engine(vocab=259), monkeypatch, pipelined=True)
+    assert alone == 2 + 1, "two synchronous asks, and the last step has none to follow"
+    monkeypatch.undo()
+    sync = reads_before_the_next_forward(cycle_engine(vocab=259), monkeypatch, pipelined=False)
+    assert sync == 59
+
+
+# -- identity for every sampler and storage
+
+
+def answers(engine, params, drafter) -> tuple[Written, Written]:
+    return decode(engine, params, drafter), decode(engine, params)
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=str)
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_sampler_writes_the_plain_text(engines, kind, mix):
+    engine = engines[kind]
+    sampling = SamplingParams(**{"seed": 11, **mix})
+    params = SequenceParams(tuple(b"abcabcab"), sampling, max_tokens=40)
+    plain = decode(engine, params)
+    guess = oracle(plain.tokens, Random(1), vocab=259)
+    assert_same(engine, params, decode(engine, params, guess), plain)
+    assert sum(guess.accepted) > 5
+
+
+def test_a_masked_row_writes_the_plain_text(engines):
+    engine = engines["llama"]
+    params = SequenceParams(tuple(b"abcabcab"), max_tokens=40)
+    plain = decode(engine, params, hooks=OddTokens())
+    guess = oracle(plain.tokens, Random(2), vocab=259)
+    ours = decode(engine, params, guess, hooks=OddTokens())
+    assert (ours.tokens, ours.finish) == (plain.tokens, plain.finish)
+    assert sum(guess.accepted) > 0
+
+
+@pytest.mark.parametrize("max_draft", [7, 64])
+@pytest.mark.parametrize("length", [1, 14, 15, 16, 17, 30, 62, 63, 64, 65, 130])
+def test_a_window_is_crossed_with_drafts_as_without(engines, length, max_draft):
+    # mlx-lm#1423, #1914: speculative decoding diverged on full rotating caches.
+    engine = engines["gemma3 ring"]
+    assert engine.choice.kind == "ring"
+    prompt = tuple((7 * at + 5) % 250 for at in range(length))
+    params = SequenceParams(prompt, max_tokens=100)
+    plain = decode(engine, params)
+    guess = oracle(plain.tokens, Random(length), vocab=259)
+    ours = decode(engine, params, guess, max_draft=max_draft)
+    assert_same(engine, params, ours, plain)
+    assert ours.dropped is None
+    assert sum(guess.accepted) > 40
+
+
+def repeats(letters: int):
+    """Prompts over a few tokens, so that n-grams come again."""
+    return st.lists(st.integers(0, letters - 1), min_size=1, max_size=40).map(tuple)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@settings(max_examples=20)
+@given(
+    prompt=repeats(3),
+    mix=st.sampled_from(MIXES),
+    seed=st.integers(0, 2**53 - 1),
+    policy=st.sampled_from(LookupPolicy),
+    ngrams=st.sampled_from([(1, 1), (1, 3), (2, 3), (2, 5)]),
+    max_draft=st.sampled_from([1, 3, 7, 20]),
+    most=st.integers(1, 30),
+)
+def test_random_requests_write_the_plain_text(
+    engines, kind, *, prompt, mix, seed, policy, ngrams, max_draft, most
+):
+    engine = engines[kind]
+    # Four tokens share the answer, so that drafts are found, and often wrong.
+    bias = dict.fromkeys(range(4), 60.0) | dict(mix.get("logit_bias", {}))
+    sampling = SamplingParams(**{**mix, "seed": seed, "logit_bias": bias})
+    params = SequenceParams(prompt, sampling, max_tokens=most)
+    low, high = ngrams
+    speculation = SpeculationParams(high, low, max_draft, policy)
+    costs = WidthCosts(tuple(1 + 0.1 * width for width in range(max_draft + 1)))
+    governor = governor_for(speculation, unmeasured=LookupPolicy.GRADED, costs=costs)
+    ours = decode(engine, params, lookup(governor, speculation=speculation), max_draft=max_draft)
+    assert_same(engine, params, ours, decode(engine, params))
+    assert ours.dropped is None
+
+
+def test_the_property_can_fail():
+    """A seed of its own for the drafted run is noticed."""
+    engine = tiny_engine(hidden_size=32, intermediate_size=64)
+    params = SequenceParams((1, 2, 1, 2), SamplingParams(temperature=1.0, seed=1), max_tokens=30)
+    other = replace(params, sampling=replace(params.sampling, seed=2))
+    with pytest.raises(AssertionError):
+        assert_same(engine, params, decode(engine, other, lookup()), decode(engine, params))
