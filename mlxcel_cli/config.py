@@ -10,13 +10,14 @@ comes before the default. This is the only place that reads the environment.
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from engine.errors import InvalidParams
+from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.paths import cache_home, hub_cache, options_file
 from mlxcel_cli.sampling_options import SamplingOptions
@@ -25,8 +26,10 @@ PREFIX = "MLXCEL_"
 COMMAND_TABLES = frozenset({"generate", "chat", "serve"})
 """Tables of the options file that hold settings of one command."""
 
-_GROUPS = (PromptOptions, ModelOptions, LengthOptions, SamplingOptions, OutputOptions)
-_ONLY_FLAGS = frozenset({"prompt", "file", "messages", "prefill", "config"})
+_GROUPS = (
+    PromptOptions, ModelOptions, LengthOptions, SamplingOptions, LookupOptions, OutputOptions,
+)  # fmt: skip
+_ONLY_FLAGS = frozenset({"prompt", "file", "messages", "prefill", "lookup_file", "config"})
 """What a setting would make a trap: it would change every call unseen."""
 
 _OTHER_VARIABLES = frozenset({"MLXCEL_CONFIG"})
@@ -120,6 +123,11 @@ def debug_asked(environ: Mapping[str, str]) -> bool:
     return environ.get("MLXCEL_DEBUG", "").lower() in _TRUE
 
 
+def silence_advice(environ: MutableMapping[str, str]) -> None:
+    """Keep transformers, which mlx-lm's own loops bring, from advising to install PyTorch."""
+    environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
 def setting_types() -> dict[str, type]:
     """Every setting's key and type: bool, int, float, str, Path or list (of texts)."""
     types: dict[str, type] = {}
@@ -128,6 +136,15 @@ def setting_types() -> dict[str, type]:
             if key not in _ONLY_FLAGS:
                 types[key] = _plain_type(hint)
     return types
+
+
+def value_from_text(place: str, kind: type, text: str) -> object:
+    """A setting's value from what the environment, or a person in a chat, spells.
+
+    Raises:
+        InvalidParams: ``text`` is no value of that type; names the place.
+    """
+    return _from_text(place, kind, text)
 
 
 def _plain_type(hint: Any) -> type:

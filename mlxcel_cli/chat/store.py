@@ -113,25 +113,14 @@ class ChatStore:
             InvalidParams: no chat, or several, go by that; names what to do.
             ChatsUnusable: the file cannot be read.
         """
-        with self._transaction() as file:
-            found = file.execute(
-                "SELECT id, title, system, model, revision FROM chats "
-                "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id = ?1 DESC LIMIT 2",
-                (chat_id,),
-            ).fetchall()
-            if not found or not chat_id:
-                raise InvalidParams("--resume", f"no saved chat has the id {chat_id!r}")
-            if len(found) > 1 and found[0][0] != chat_id:
-                raise InvalidParams("--resume", f"several chats begin with {chat_id!r}")
-            name, title, system, model, revision = found[0]
-            rows = file.execute(
-                "SELECT content FROM messages WHERE chat = ? ORDER BY place", (name,)
-            ).fetchall()
-        messages = tuple(_from_json(content) for (content,) in rows)
-        chat = Chat(name, title, system, model, messages)
-        self._revisions[name] = revision
-        self._saved[name] = chat
+        chat, revision = self._read(chat_id)
+        self._revisions[chat.id] = revision
+        self._saved[chat.id] = chat
         return chat
+
+    def peek(self, chat_id: str) -> Chat:
+        """A saved chat, as `load`, without making it this program's."""
+        return self._read(chat_id)[0]
 
     def chats(self, search: str = "", *, limit: int = 200) -> list[SavedChat]:
         """Saved chats, the last changed first; those whose title or text holds ``search``."""
@@ -159,6 +148,24 @@ class ChatStore:
             file.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
         self._saved.pop(chat_id, None)
         self._revisions.pop(chat_id, None)
+
+    def _read(self, chat_id: str) -> tuple[Chat, int]:
+        with self._transaction() as file:
+            found = file.execute(
+                "SELECT id, title, system, model, revision FROM chats "
+                "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id = ?1 DESC LIMIT 2",
+                (chat_id,),
+            ).fetchall()
+            if not found or not chat_id:
+                raise InvalidParams("--resume", f"no saved chat has the id {chat_id!r}")
+            if len(found) > 1 and found[0][0] != chat_id:
+                raise InvalidParams("--resume", f"several chats begin with {chat_id!r}")
+            name, title, system, model, revision = found[0]
+            rows = file.execute(
+                "SELECT content FROM messages WHERE chat = ? ORDER BY place", (name,)
+            ).fetchall()
+        messages = tuple(_from_json(content) for (content,) in rows)
+        return Chat(name, title, system, model, messages), revision
 
     def _claimed(self, file: sqlite3.Connection, chat: Chat) -> Chat:
         """The chat with its row written, under an id that is this program's."""

@@ -1,0 +1,60 @@
+"""Answers chats on a thread of its own: loads, answers, stops, and ends in order."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from engine.models.progress import Progress
+from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Backend, ModelReport, ModelRequest
+from mlxcel_cli.engine_thread import Emit, EngineThread, Stream
+
+LAST_WAIT_S = 0.5
+"""How long leaving waits for a forward that cannot be interrupted."""
+
+
+class Answerer:
+    """One backend on its thread; at most one answer is being written.
+
+    Args:
+        backend: what loads and answers.
+        interrupt: called from another thread to wake a backend that waits for a network.
+    """
+
+    def __init__(self, backend: Backend, *, interrupt: Callable[[], None] | None = None) -> None:
+        self._backend = backend
+        self._interrupt = interrupt
+        self._thread = EngineThread()
+        self._running: Stream[Any] | None = None
+
+    def load(self, request: ModelRequest) -> "Stream[Progress | ModelReport]":
+        """Bring a model in, in place of the one that is there; the report comes last."""
+        stream = self._thread.stream(lambda emit: _load(self._backend, request, emit))
+        self._running = stream
+        return stream
+
+    def answer(self, request: AnswerRequest) -> Stream[AnswerEvent]:
+        """The events of one answer."""
+        answered: Stream[AnswerEvent] = self._thread.stream(lambda _: self._backend.answer(request))
+        self._running = answered
+        return answered
+
+    def stop(self) -> None:
+        """Cancel what runs: it ends between two forwards. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+            # A reader that waits for the next event is woken.
+            running.finish()
+            if self._interrupt is not None:
+                self._interrupt()
+
+    def close(self) -> None:
+        """Cancel what runs and end the thread; waits a moment at most."""
+        self.stop()
+        self._thread.close()
+        self._thread.join(LAST_WAIT_S)
+
+
+def _load(
+    backend: Backend, request: ModelRequest, emit: "Emit[Progress | ModelReport]"
+) -> "Iterator[Progress | ModelReport]":
+    yield backend.load(request, emit)

@@ -1,0 +1,101 @@
+"""What a user can turn while chatting: sampling, length, prompt lookup, thinking, system text."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from engine.errors import InvalidParams
+from engine.params import SamplingParams, SpeculationParams
+from mlxcel_cli.answers import AnswerRequest, ModelReport, SamplingDefaults
+from mlxcel_cli.config import setting_types, value_from_text
+from mlxcel_cli.options import LengthOptions
+from mlxcel_cli.prompt_input import PromptInput
+from mlxcel_cli.sampling_options import SamplingOptions
+from mlxcel_cli.sampling_values import parse_biases, sampling_params
+
+DEFAULT_TEMPERATURE = 0.7
+DEFAULT_TOP_P = 0.95
+"""What a chat samples with where neither user nor model say anything."""
+
+_SAMPLING = frozenset(one.name for one in fields(SamplingOptions))
+_LENGTH = frozenset(one.name for one in fields(LengthOptions))
+
+
+@dataclass(slots=True)
+class Knobs:
+    """The settings of a chat; mutable, for they are turned between two answers."""
+
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    length: LengthOptions = field(default_factory=LengthOptions)
+    system: str = ""
+    context_tokens: int | None = None
+    prompt_lookup: bool = False
+    thinking: bool = True
+
+    def set(self, name: str, text: str) -> str:
+        """Turn one setting, named as the command line names it; its name and value, as set.
+
+        Raises:
+            InvalidParams: no such setting, or the value is out of its range.
+        """
+        key = name.strip().lstrip("-").replace("-", "_")
+        if key not in _SAMPLING | _LENGTH:
+            raise InvalidParams("/set", f"{name!r} is no setting of a chat; try /set alone")
+        value: Any = value_from_text(name, setting_types()[key], text.strip())
+        before = self.sampling, self.length
+        if key in _SAMPLING:
+            self.sampling = replace(self.sampling, **{key: value})
+        else:
+            self.length = replace(self.length, **{key: value})
+        try:
+            self.request(None)
+        except InvalidParams:
+            self.sampling, self.length = before
+            raise
+        return f"{key.replace('_', '-')} = {value}"
+
+    def in_force(self, model: ModelReport | None) -> Iterator[tuple[str, object]]:
+        """Each setting that is on, by its name on the command line."""
+        request = self.request(model)
+        neutral = SamplingParams()
+        for one in fields(SamplingParams):
+            value = getattr(request.sampling, one.name)
+            always = one.name in ("temperature", "top_p", "top_k")
+            if one.name not in ("logit_bias", "logprobs") and (
+                always or value != getattr(neutral, one.name)
+            ):
+                yield one.name.replace("_", "-"), value
+        yield "max-tokens", "no bound" if request.max_tokens is None else request.max_tokens
+        if request.stops:
+            yield "stop", ", ".join(repr(stop) for stop in request.stops)
+
+    def request(self, model: ModelReport | None) -> AnswerRequest:
+        """What an answer is asked with, all but the prompt.
+
+        Raises:
+            InvalidParams: a value is out of its range.
+        """
+        most = self.length.max_tokens
+        if most is not None and most < -1:
+            raise InvalidParams("--max-tokens", f"must be -1 (no bound), 0 or more, got {most}")
+        defaults = chat_defaults(SamplingDefaults() if model is None else model.sampling)
+        return AnswerRequest(
+            prompt=PromptInput(),
+            sampling=sampling_params(self.sampling, defaults),
+            biases=parse_biases(self.sampling.logit_bias),
+            stops=tuple(self.length.stop or ()),
+            max_tokens=None if most == -1 else most,
+            context_tokens=self.context_tokens,
+            ignore_eos=bool(self.length.ignore_eos),
+            speculation=SpeculationParams() if self.prompt_lookup else None,
+            reuses_kv=True,
+        )
+
+
+def chat_defaults(model: SamplingDefaults) -> SamplingParams:
+    """What a chat samples with where the user says nothing: the model's own advice first."""
+    return SamplingParams(
+        temperature=DEFAULT_TEMPERATURE if model.temperature is None else model.temperature,
+        top_p=DEFAULT_TOP_P if model.top_p is None else model.top_p,
+        top_k=0 if model.top_k is None else model.top_k,
+    )

@@ -1,0 +1,256 @@
+"""One chat as it goes: what is asked of the model, what its answer has come to, what is saved.
+
+Line mode and the TUI both drive this; it starts no thread and writes to no terminal.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from engine.errors import InvalidParams
+from mlxcel_cli.answers import (
+    AnswerEvent,
+    AnswerRequest,
+    Done,
+    LookupRefused,
+    ModelReport,
+    Piece,
+    PromptRead,
+)
+from mlxcel_cli.chat.attachments import attach
+from mlxcel_cli.chat.knobs import Knobs
+from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers
+from mlxcel_cli.chat.store import ChatStore
+from mlxcel_cli.prompt_input import PromptInput
+
+SAVE_EVERY_S = 1.0
+"""How much of an answer a crash may lose."""
+
+STOPPED = "stopped"
+FAILED = "failed"
+CUT = "length"
+"""Finish causes that a reader is told; the engine's others are natural ends."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """An answer while it is written."""
+
+    text: str = ""
+    reasoning: str = ""
+    tokens: int = 0
+    reasoning_tokens: int = 0
+    first_s: float | None = None
+    newest_s: float = 0.0
+    saved_s: float = 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The rate after the first token so far."""
+        span = self.newest_s - (self.first_s or 0.0)
+        return (self.tokens - 1) / span if self.tokens > 1 and span > 0 else 0.0
+
+
+class ChatSession:
+    """A chat, its model and the answer that is being written.
+
+    Args:
+        store: where the chat is saved, None: nowhere.
+        knobs: how answers are sampled.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        store: ChatStore | None,
+        knobs: Knobs,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self.knobs = knobs
+        self._clock = clock
+        self.chat = Chat(self._new_id(), system=knobs.system)
+        self.model: ModelReport | None = None
+        self.lookup_refused = ""
+        """Why the newest answer was decoded without prompt lookup, if it was asked for."""
+        self._draft: _Draft | None = None
+        self._asked_s = 0.0
+
+    # -- the chat
+
+    def start_new(self) -> None:
+        """An empty chat with the same system text; the one that was is saved."""
+        self.chat = Chat(self._new_id(), system=self.knobs.system)
+
+    def resume(self, chat: Chat) -> None:
+        """Go on with a saved or imported chat."""
+        self.chat = chat
+        self.knobs.system = chat.system
+
+    def rename(self, title: str) -> None:
+        """Give the chat another title."""
+        self._change(replace(self.chat, title=title.strip()))
+
+    def set_system(self, text: str) -> None:
+        """Give this and later chats another system text."""
+        self.knobs.system = text.strip()
+        self._change(replace(self.chat, system=self.knobs.system))
+
+    def ask(self, typed: str) -> None:
+        """Add what the user typed, with the files it mentions.
+
+        Raises:
+            InvalidParams: a file is too large or no text, or the chat cannot be saved.
+            OSError: a file cannot be read.
+        """
+        text = attach(typed)
+        self._change(self.chat.asked(text, shown=typed))
+
+    def take_back(self) -> str:
+        """Remove the last turn; what the user had typed, empty where there is none."""
+        typed = self.chat.last_asked
+        self._change(self.chat.without_last_turn())
+        return typed or ""
+
+    # -- the answer
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer is being written."""
+        return self._draft is not None
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the last answer was cut off and can go on."""
+        answer = self.chat.last_answer
+        ends = (CUT, STOPPED, FAILED)
+        return answer is not None and answer.finish in ends and bool(answer.text.strip())
+
+    def request(self, *, continues: bool = False) -> AnswerRequest:
+        """Start an answer to the chat as it stands: what the model is asked.
+
+        Args:
+            continues: go on with the last answer instead of writing another.
+
+        Raises:
+            InvalidParams: there is nothing to answer, or a setting is out of range.
+        """
+        answer = self.chat.last_answer
+        prefill = answer.text if continues and answer is not None else ""
+        chat = self.chat.without_answer()
+        if not chat.messages:
+            raise InvalidParams("prompt", "is empty: there is nothing to answer")
+        values: dict[str, object] = {}
+        if self.model is not None and self.model.can_switch_thinking:
+            values["enable_thinking"] = self.knobs.thinking
+        request = replace(
+            self.knobs.request(self.model),
+            prompt=PromptInput(chat.for_model(), prefill=prefill, template_values=values),
+        )
+        self._draft = _Draft(reasoning=answer.reasoning if prefill and answer else "")
+        self._asked_s = self._draft.saved_s = self._clock()
+        self.lookup_refused = ""
+        return request
+
+    def take(self, event: AnswerEvent) -> None:
+        """Note an event of the answer; now and then it is saved, and once at its end."""
+        draft = self._draft
+        if draft is None:
+            return
+        if isinstance(event, LookupRefused):
+            self.lookup_refused = event.reason
+        elif isinstance(event, Piece):
+            self._add(draft, event)
+        elif isinstance(event, Done):
+            finish = event.finish
+            self._end(self._message(draft, finish, _numbers(event, draft)))
+        else:
+            assert isinstance(event, PromptRead)
+
+    def stop(self) -> None:
+        """End the answer as the user wants; what was written stays."""
+        self._break_off(STOPPED)
+
+    def fail(self) -> str:
+        """End the answer after an error.
+
+        Returns:
+            What the user had typed, taken back, where nothing was written; else nothing.
+        """
+        draft = self._draft
+        wrote = draft is not None and bool(draft.text or draft.reasoning)
+        self._break_off(FAILED)
+        return "" if wrote else self.take_back()
+
+    @property
+    def answer(self) -> ChatMessage:
+        """The answer as far as it is written, or the last one."""
+        if self._draft is None:
+            return self.chat.last_answer or ChatMessage(ASSISTANT, "")
+        return self._message(self._draft, None, self._live(self._draft))
+
+    def _add(self, draft: _Draft, piece: Piece) -> None:
+        now = self._clock()
+        if piece.tokens and draft.first_s is None:
+            draft.first_s = now
+        draft.tokens, draft.newest_s = max(draft.tokens, piece.tokens), now
+        if piece.is_reasoning:
+            draft.reasoning += piece.text
+            draft.reasoning_tokens = draft.tokens
+        else:
+            draft.text += piece.text
+        if now - draft.saved_s >= SAVE_EVERY_S:
+            draft.saved_s = now
+            self._change(self.chat.answered(self._message(draft, None, self._live(draft))))
+
+    def _break_off(self, finish: str) -> None:
+        draft = self._draft
+        if draft is None:
+            return
+        if draft.text or draft.reasoning:
+            self._end(self._message(draft, finish, self._live(draft)))
+        else:
+            self._draft = None
+
+    def _end(self, answer: ChatMessage) -> None:
+        self._draft = None
+        chat = self.chat.answered(answer)
+        if self.model is not None:
+            chat = replace(chat, model=self.model.name)
+        self._change(chat)
+
+    def _message(self, draft: _Draft, finish: str | None, numbers: Numbers) -> ChatMessage:
+        return ChatMessage(ASSISTANT, draft.text, draft.reasoning, finish, numbers)
+
+    def _live(self, draft: _Draft) -> Numbers:
+        first = self._asked_s if draft.first_s is None else draft.first_s
+        return Numbers(
+            answer_tokens=draft.tokens,
+            ttft_s=first - self._asked_s,
+            tokens_per_s=draft.tokens_per_s,
+            reasoning_tokens=draft.reasoning_tokens,
+        )
+
+    def _change(self, chat: Chat) -> None:
+        self.chat = chat
+        if self._store is not None and chat.messages:
+            self.chat = self._store.save(chat)
+
+    def _new_id(self) -> str:
+        return "" if self._store is None else self._store.new_id()
+
+
+def _numbers(done: Done, draft: _Draft) -> Numbers:
+    timings = done.timings
+    return Numbers(
+        prompt_tokens=done.usage.prompt_tokens,
+        evaluated_tokens=timings.prompt_n,
+        answer_tokens=timings.predicted_n,
+        ttft_s=timings.ttft_s,
+        tokens_per_s=timings.predicted_per_second,
+        drafted_tokens=timings.draft_n,
+        accepted_tokens=timings.draft_n_accepted,
+        reasoning_tokens=draft.reasoning_tokens,
+        seed=done.seed,
+    )

@@ -1,0 +1,81 @@
+"""What is said of an answer's speed and size: the status line, the note under it, the details."""
+
+from collections.abc import Iterator
+
+from mlxcel_cli.chat.messages import ASSISTANT, ChatMessage
+from mlxcel_cli.chat.session import CUT, FAILED, STOPPED, ChatSession
+
+NATURAL_ENDS = frozenset({None, "eos", "stop_sequence"})
+"""Finish causes that a reader need not be told."""
+
+_ENDS = {
+    CUT: "cut at {} tokens",
+    STOPPED: "stopped after {} tokens",
+    FAILED: "broken off after {} tokens",
+    "context_exhausted": "cut: the context is full, a new chat has room",
+    "repetition_loop": "cut: the answer repeated itself",
+}
+
+
+def finish_note(answer: ChatMessage, continue_hint: str) -> str:
+    """Why an answer ended, where it was not its natural end; else nothing.
+
+    Args:
+        answer: the answer.
+        continue_hint: how to go on, said only where one can.
+    """
+    finish = answer.finish
+    if finish in NATURAL_ENDS:
+        return ""
+    told = _ENDS.get(finish or "", f"ended: {finish}").format(answer.numbers.answer_tokens)
+    can_go_on = finish in (CUT, STOPPED, FAILED) and answer.text.strip()
+    return f"{told} — {continue_hint}" if continue_hint and can_go_on else told
+
+
+def speed_text(answer: ChatMessage) -> str:
+    """Rate, time to first token and drafts of one answer."""
+    numbers = answer.numbers
+    parts = []
+    if numbers.tokens_per_s:
+        parts.append(f"{numbers.tokens_per_s:.1f} tok/s")
+    if numbers.answer_tokens:
+        parts.append(f"first {numbers.ttft_s:.2f} s")
+    if numbers.drafted_tokens:
+        parts.append(f"drafts {numbers.accepted_tokens}/{numbers.drafted_tokens}")
+    return " · ".join(parts)
+
+
+def context_text(session: ChatSession) -> str:
+    """How much of the context is used: ``812/8192``."""
+    used = context_used(session)
+    limit = None if session.model is None else session.model.context_tokens
+    if limit is None:
+        return f"{used} tokens" if used else ""
+    return f"{used}/{limit}"
+
+
+def context_used(session: ChatSession) -> int:
+    """Tokens of prompt and answer of the newest answer."""
+    answers = [one for one in session.chat.messages if one.role == ASSISTANT]
+    if not answers:
+        return 0
+    known = next((one for one in reversed(answers) if one.numbers.prompt_tokens), answers[-1])
+    return known.numbers.prompt_tokens + known.numbers.answer_tokens
+
+
+def stats_lines(session: ChatSession) -> Iterator[str]:
+    """A table of every answer, for people."""
+    answers = [one for one in session.chat.messages if one.role == ASSISTANT]
+    if not answers:
+        yield "No answers yet."
+        return
+    yield " turn  prompt    read  answer  first s   tok/s  drafted  accepted"
+    for turn, answer in enumerate(answers, start=1):
+        one = answer.numbers
+        yield (
+            f"{turn:5d} {one.prompt_tokens:7d} {one.evaluated_tokens:7d} {one.answer_tokens:7d} "
+            f"{one.ttft_s:8.2f} {one.tokens_per_s:7.1f} {one.drafted_tokens:8d} "
+            f"{one.accepted_tokens:9d}"
+        )
+    if session.lookup_refused:
+        yield f"prompt lookup {session.lookup_refused}"

@@ -1,0 +1,171 @@
+"""One chat as it goes: every way an answer ends, what is kept and what is asked next."""
+
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import InvalidParams
+from engine.outcome import Timings, Usage
+from mlxcel_cli.answers import Done, LookupRefused, Piece, PromptRead
+from mlxcel_cli.chat.store import ChatStore
+
+TIMINGS = Timings(
+    prompt_n=4, prompt_s=0.5, predicted_n=3, predicted_s=0.25, ttft_s=0.5, draft_n=6,
+    draft_n_accepted=5,
+)  # fmt: skip
+DONE = Done("Hello", "eos", 7, Usage(10, 3, 6), TIMINGS)
+
+
+def saved(session, store):
+    return ChatStore(store.path).load(session.chat.id)
+
+
+def test_an_answer_is_its_pieces_and_its_numbers(session, store):
+    session.ask("hi")
+    request = session.request()
+    assert request.prompt.messages == ({"role": "user", "content": "hi"},)
+    assert request.reuses_kv
+    for event in (PromptRead(1, 2), Piece("hm", is_reasoning=True, tokens=1), Piece("Hello")):
+        session.take(event)
+        assert session.is_answering
+    session.take(DONE)
+    assert not session.is_answering
+    answer = session.chat.last_answer
+    assert (answer.text, answer.reasoning, answer.finish) == ("Hello", "hm", "eos")
+    numbers = answer.numbers
+    assert (numbers.prompt_tokens, numbers.evaluated_tokens, numbers.reasoning_tokens) == (10, 4, 1)
+    assert (numbers.drafted_tokens, numbers.accepted_tokens) == (6, 5)
+    assert saved(session, store) == session.chat
+    assert session.chat.model == "tiny"
+
+
+def test_the_question_is_saved_before_its_answer(session, store):
+    session.ask("hi")
+    assert [one.text for one in saved(session, store).messages] == ["hi"]
+
+
+def test_a_crash_loses_at_most_a_second_of_an_answer(session, store, clock):
+    session.ask("hi")
+    session.request()
+    session.take(Piece("one ", tokens=1))
+    assert len(saved(session, store).messages) == 1
+    clock.now_s = 1.0
+    session.take(Piece("two", tokens=2))
+    answer = saved(session, store).last_answer
+    assert (answer.text, answer.finish) == ("one two", None)
+
+
+def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_goes_on(session):
+    session.ask("hi")
+    session.request()
+    session.take(Piece("Hel", tokens=1))
+    session.stop()
+    assert session.chat.last_answer.finish == "stopped"
+    session.ask("more")
+    texts = [one["content"] for one in session.request().prompt.messages]
+    assert texts == ["hi", "Hel", "more"]
+
+
+def test_a_stop_before_the_first_token_keeps_the_question(session):
+    session.ask("hi")
+    session.request()
+    session.stop()
+    assert [one.text for one in session.chat.messages] == ["hi"]
+    assert not session.is_answering
+    session.stop()
+
+
+def test_an_error_before_the_first_token_gives_the_prompt_back(session):
+    session.ask("hi")
+    session.request()
+    assert session.fail() == "hi"
+    assert session.chat.messages == ()
+
+
+def test_an_error_in_the_middle_keeps_what_was_written(session):
+    session.ask("hi")
+    session.request()
+    session.take(Piece("Hel"))
+    assert session.fail() == ""
+    assert session.chat.last_answer.finish == "failed"
+
+
+def test_a_regeneration_asks_the_same_and_replaces_the_answer(session):
+    session.ask("hi")
+    first = session.request()
+    session.take(DONE)
+    assert session.request().prompt == first.prompt
+    session.take(Piece("Other"))
+    session.take(replace(DONE, text="Other"))
+    assert [one.text for one in session.chat.messages] == ["hi", "Other"]
+
+
+def test_an_error_while_regenerating_keeps_the_answer_that_was_there(session):
+    session.ask("hi")
+    session.request()
+    session.take(Piece("Hello"))
+    session.take(DONE)
+    session.request()
+    session.stop()
+    assert session.chat.last_answer.text == "Hello"
+
+
+def test_an_answer_that_was_cut_goes_on_from_its_end(session):
+    session.ask("hi")
+    session.request()
+    session.take(Piece("Hel"))
+    session.take(replace(DONE, finish="length"))
+    assert session.can_continue
+    request = session.request(continues=True)
+    assert request.prompt.prefill == "Hel"
+    session.take(Piece("Hel"))
+    session.take(Piece("lo"))
+    session.take(DONE)
+    assert session.chat.last_answer.text == "Hello"
+    assert not session.can_continue
+
+
+def test_taking_the_last_turn_back_gives_what_was_typed(session):
+    session.ask("hi")
+    session.request()
+    session.take(DONE)
+    assert session.take_back() == "hi"
+    assert session.chat.messages == ()
+    assert session.take_back() == ""
+    with pytest.raises(InvalidParams, match="nothing to answer"):
+        session.request()
+
+
+def test_a_system_text_goes_before_the_turns_and_into_new_chats(session):
+    session.set_system(" Be short. ")
+    session.ask("hi")
+    assert session.request().prompt.messages[0] == {"role": "system", "content": "Be short."}
+    session.stop()
+    session.start_new()
+    assert session.chat.system == "Be short."
+
+
+def test_thinking_is_switched_only_where_the_template_can(session):
+    session.ask("hi")
+    assert session.request().prompt.template_values == {}
+    session.stop()
+    session.model = replace(session.model, can_switch_thinking=True)
+    session.knobs.thinking = False
+    assert session.request().prompt.template_values == {"enable_thinking": False}
+
+
+def test_the_reason_against_prompt_lookup_is_kept(session):
+    session.ask("hi")
+    session.request()
+    session.take(LookupRefused("is not possible here"))
+    assert session.lookup_refused == "is not possible here"
+
+
+def test_the_rate_of_an_answer_that_is_written_counts_after_its_first_token(session, clock):
+    session.ask("hi")
+    session.request()
+    for now, tokens in ((2.0, 1), (3.0, 5)):
+        clock.now_s = now
+        session.take(Piece("x", tokens=tokens))
+    numbers = session.answer.numbers
+    assert (numbers.ttft_s, numbers.tokens_per_s) == (2.0, 4.0)
