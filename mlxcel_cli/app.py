@@ -19,9 +19,18 @@ LAST_WAIT_S = 0.5
 
 def main() -> NoReturn:
     """Run the command line and end the process."""
+    _main(sys.argv[1:])
+
+
+def serve_main() -> NoReturn:
+    """``mlxcel-server`` is ``mlxcel serve``."""
+    _main(["serve", *sys.argv[1:]])
+
+
+def _main(arguments: list[str]) -> NoReturn:
     try:
         StopSignals().install()
-        code = run(sys.argv[1:])
+        code = run(arguments)
     except Interrupted as stop:
         code = stop.exit_code
         _tell("terminated" if code == ExitCode.TERMINATED else "interrupted")

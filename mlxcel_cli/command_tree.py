@@ -17,6 +17,7 @@ COMMANDS = MappingProxyType(
     {
         "doctor": "mlxcel_cli.commands.doctor:doctor",
         "generate": "mlxcel_cli.commands.generate:generate",
+        "serve": "mlxcel_cli.commands.serve:serve",
         "parity": "mlxcel_cli.commands.parity:parity",
         "models": "mlxcel_cli.commands.models:models_app",
     }

@@ -21,13 +21,15 @@ from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.paths import cache_home, hub_cache, options_file
 from mlxcel_cli.sampling_options import SamplingOptions
+from mlxcel_cli.serve_options import ServeOptions
 
 PREFIX = "MLXCEL_"
 COMMAND_TABLES = frozenset({"generate", "chat", "serve"})
 """Tables of the options file that hold settings of one command."""
 
 _GROUPS = (
-    PromptOptions, ModelOptions, LengthOptions, SamplingOptions, LookupOptions, OutputOptions,
+    PromptOptions, ModelOptions, LengthOptions, SamplingOptions, LookupOptions,
+    ServeOptions, OutputOptions,
 )  # fmt: skip
 _ONLY_FLAGS = frozenset({"prompt", "file", "messages", "prefill", "lookup_file", "config"})
 """What a setting would make a trap: it would change every call unseen."""

@@ -1,0 +1,225 @@
+"""Writes one response from a channel's events: as server-sent events, or whole."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from engine.errors import EngineClosed
+from engine.scheduler.request import Cancelled, Delta, Done, Failed, Started
+from engine.text.thinking import ThinkingFilter, ThinkingMarks
+from mlxcel_cli.serve.asking import Asked
+from mlxcel_cli.serve.channel import Channel, ChannelEvent
+from mlxcel_cli.serve.choices import Choice, usage_body
+from mlxcel_cli.serve.errors import ApiError, api_error
+from mlxcel_cli.serve.messages import Refused
+from mlxcel_cli.serve.schema.requests import StreamOptions
+from mlxcel_cli.serve.schema.responses import UsageField
+from mlxcel_cli.serve.served_model import ServedModel
+from mlxcel_cli.serve.server import Server
+from mlxcel_cli.serve.shapes import Shape, usage_so_far
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+FIRST_EVENT_S = 2.0
+"""How long a stream waits for a sign of the engine before it commits to status 200."""
+SSE_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request that is ready to be submitted, and how its answer looks."""
+
+    asked: Asked
+    shape: Shape
+    model: ServedModel
+    marks: tuple[ThinkingMarks, ...] = ()
+    """The marks of reasoning that is told apart."""
+    options: StreamOptions | None = None
+
+
+class Telling:
+    """The choices of one response as they grow."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._shape = plan.shape
+        self._tokenizer = plan.model.tokenizer
+        options = plan.options or StreamOptions()
+        self._announced = bool(options.include_usage)
+        self._continuous = bool(options.continuous_usage_stats)
+        self.choices = tuple(_choice(plan, index) for index in range(len(plan.asked.rows)))
+        self._by_id = {
+            row.id: choice for row, choice in zip(plan.asked.rows, self.choices, strict=True)
+        }
+        self.failure: ApiError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.failure is not None or all(choice.done for choice in self.choices)
+
+    def chunks(self, events: Iterable[ChannelEvent]) -> Iterator[msgspec.Struct]:
+        """Take events; the chunks they make. A failure ends the response."""
+        for event in events:
+            if isinstance(event, Refused | Failed):
+                self.failure = api_error(event.error)
+                return
+            if isinstance(event, Cancelled):
+                self.failure = api_error(EngineClosed("the request was cancelled"))
+                return
+            yield from self._grow(event)
+
+    def end(self) -> Iterator[bytes]:
+        """What follows the last chunk: counts if they were asked for, and the end mark."""
+        if self.failure is not None:
+            yield sse_event(self.failure.body)
+            return
+        if self._announced:
+            yield sse_event(self._shape.counts(usage_body(self.choices)))
+        yield DONE
+
+    def whole(self) -> msgspec.Struct:
+        """The response at once."""
+        return self._shape.whole(self.choices, usage_body(self.choices))
+
+    def _grow(self, event: ChannelEvent) -> Iterator[msgspec.Struct]:
+        match event:
+            case Started():
+                opening = self._shape.opening(self._by_id[event.id], self._usage())
+                if opening is not None:
+                    yield opening
+            case Delta():
+                choice = self._by_id[event.id]
+                written = choice.take(event, self._tokenizer)
+                if not written.is_empty:
+                    yield from self._shape.growth(choice, written, self._usage())
+            case Done():
+                choice = self._by_id[event.id]
+                written = choice.end(event)
+                if not written.is_empty:
+                    yield from self._shape.growth(choice, written, self._usage())
+                yield self._shape.closing(choice, self._usage())
+            case _:
+                pass
+
+    def _usage(self) -> UsageField:
+        return usage_so_far(self.choices, announced=self._announced, continuous=self._continuous)
+
+
+async def answer_whole(server: Server, plan: Plan) -> web.Response:
+    """The response in one piece.
+
+    Raises:
+        ApiError: the request failed.
+    """
+    telling = Telling(plan)
+    channel = server.worker.open(plan.asked.rows)
+    try:
+        while not telling.is_over:
+            for _ in telling.chunks(await channel.take(None)):
+                pass
+    finally:
+        server.worker.close(channel)
+    if telling.failure is not None:
+        raise telling.failure
+    return json_response(telling.whole())
+
+
+async def answer_stream(request: web.Request, server: Server, plan: Plan) -> web.StreamResponse:
+    """The response as server-sent events; one write for all that a tick brought.
+
+    Raises:
+        ApiError: the request failed before its first byte was sent.
+    """
+    channel = server.worker.open(plan.asked.rows)
+    try:
+        return await _Stream(request, server, channel, Telling(plan)).run()
+    finally:
+        server.worker.close(channel)
+
+
+class _Stream:
+    def __init__(
+        self, request: web.Request, server: Server, channel: Channel, telling: Telling
+    ) -> None:
+        self._request = request
+        self._settings = server.settings
+        self._channel = channel
+        self._telling = telling
+        self._response = web.StreamResponse(headers=SSE_HEADERS)
+        self._written_s = 0.0
+
+    async def run(self) -> web.StreamResponse:
+        telling = self._telling
+        events = await self._channel.take(FIRST_EVENT_S)
+        lines = [sse_event(chunk) for chunk in telling.chunks(events)]
+        if telling.failure is not None:
+            raise telling.failure
+        await self._response.prepare(self._request)
+        self._written_s = asyncio.get_running_loop().time()
+        while True:
+            if telling.is_over:
+                lines += telling.end()
+            await self._write(b"".join(lines))
+            if telling.is_over:
+                break
+            events = await self._channel.take(self._patience_s())
+            lines = [sse_event(chunk) for chunk in telling.chunks(events)]
+            if not lines and self._patience_s() == 0:
+                lines = [PING]
+        await self._response.write_eof()
+        return self._response
+
+    def _patience_s(self) -> float | None:
+        """Seconds until the client is owed a sign of life; None: it is owed none."""
+        interval_s = self._settings.sse_ping_interval
+        if interval_s <= 0:
+            return None
+        silent_s = asyncio.get_running_loop().time() - self._written_s
+        return max(0.0, interval_s - silent_s)
+
+    async def _write(self, data: bytes) -> None:
+        """Send; a client that does not read for too long is dropped."""
+        if not data:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._settings.slow_reader_timeout):
+                await self._response.write(data)
+        except TimeoutError:
+            transport = self._request.transport
+            if transport is not None:
+                transport.abort()
+            raise ConnectionResetError("the client does not read its stream") from None
+        self._written_s = loop.time()
+
+
+def sse_event(value: object) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def json_response(value: object, status: int = 200) -> web.Response:
+    """A JSON body."""
+    return web.Response(
+        body=msgspec.json.encode(value), status=status, content_type="application/json"
+    )
+
+
+def _choice(plan: Plan, index: int) -> Choice:
+    asked = plan.asked
+    prompt = asked.prompt_of(index)
+    per_prompt = len(asked.rows) // len(asked.prompts)
+    return Choice(
+        index,
+        ThinkingFilter(plan.marks, inside=prompt.opens_thinking and bool(plan.marks)),
+        # A prompt is counted with the first of its choices.
+        prompt_tokens=0 if index % per_prompt else len(prompt.ids),
+        has_stops=bool(asked.rows[index].stops),
+    )

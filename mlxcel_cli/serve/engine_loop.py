@@ -1,0 +1,202 @@
+"""The engine thread's side of serving: take commands, tick, tell once per tick.
+
+Nothing here waits for a client. What a tick came to crosses to the event loop in one call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from engine.errors import EngineClosed, EngineError
+from engine.scheduler.stats import Counters
+from mlxcel_cli.serve.messages import (
+    Cancel,
+    Command,
+    Counted,
+    Drain,
+    Drained,
+    Ended,
+    Hold,
+    Loaded,
+    Loading,
+    Notice,
+    Refused,
+    Release,
+    Stop,
+    Submit,
+    Unload,
+    Unloaded,
+)
+
+if TYPE_CHECKING:
+    from engine.models.progress import Progress
+    from engine.scheduler.scheduler import BatchScheduler
+    from mlxcel_cli.serve.served_model import ServedModel
+
+STATS_EVERY_S = 0.1
+"""A snapshot of the counts costs some microseconds; nobody looks more often than this."""
+DRAIN_POLL_S = 0.02
+"""While it drains nothing may come but the deadline."""
+
+
+class Hosted(Protocol):
+    """A loaded model, on the engine thread."""
+
+    model: ServedModel
+    scheduler: BatchScheduler
+
+    def close(self) -> None:
+        """Free the model."""
+
+
+Load = Callable[[Callable[["Progress"], None]], Hosted]
+"""Loads the model, telling how far it is."""
+
+
+class EngineLoop:
+    """Owns the model and its scheduler, from the first load to the last tick.
+
+    Args:
+        load: brings the model; called again after an idle model was freed.
+        inbox: commands.
+        tell: takes what happened, in order; called from the engine thread.
+    """
+
+    def __init__(
+        self, load: Load, inbox: SimpleQueue[Command], tell: Callable[[list[Notice]], None]
+    ) -> None:
+        self._load = load
+        self._inbox = inbox
+        self._tell = tell
+        self._hosted: Hosted | None = None
+        self._before = Counters()
+        """Counts of schedulers that are gone."""
+        self._counted_s = 0.0
+        self._is_draining = False
+        self._told_drained = False
+
+    def run(self) -> None:
+        """Load, and serve until `Stop`; tells `Ended` whatever happens."""
+        error: BaseException | None = None
+        try:
+            self._bring()
+            while self._go_on():
+                pass
+        except BaseException as fault:
+            error = fault
+            raise
+        finally:
+            with suppress(Exception):
+                self._free()
+            self._tell([Ended(error)])
+
+    # -- one round
+
+    def _go_on(self) -> bool:
+        """Obey what waits, tick once and tell; False once it is to stop."""
+        for command in self._commands():
+            if isinstance(command, Stop):
+                return False
+            self._obey(command)
+        notices: list[Notice] = []
+        if self._hosted is not None:
+            notices += self._hosted.scheduler.tick()
+            notices += self._counts()
+        notices += self._drained()
+        if notices:
+            self._tell(notices)
+        return True
+
+    def _commands(self) -> Iterator[Command]:
+        """What waits; waits itself while there is nothing else to do."""
+        idle = self._hosted is None or self._hosted.scheduler.idle
+        with suppress(Empty):
+            if idle:
+                is_waiting = self._is_draining and not self._told_drained
+                yield self._inbox.get(timeout=DRAIN_POLL_S if is_waiting else None)
+            while True:
+                yield self._inbox.get_nowait()
+
+    def _obey(self, command: Command) -> None:
+        if isinstance(command, Submit):
+            self._submit(command)
+        elif isinstance(command, Unload):
+            self._unload()
+        elif isinstance(command, Drain):
+            self._drain(command)
+        elif self._hosted is not None and not isinstance(command, Stop):
+            scheduler = self._hosted.scheduler
+            does = {Cancel: scheduler.cancel, Hold: scheduler.hold, Release: scheduler.release}
+            for id_ in command.ids:
+                does[type(command)](id_)
+
+    def _submit(self, command: Submit) -> None:
+        try:
+            if self._is_draining:
+                raise EngineClosed("the server is shutting down")
+            self._bring().scheduler.submit(*command.requests)
+        except (EngineError, OSError, MemoryError) as error:
+            ids = tuple(request.id for request in command.requests)
+            self._tell([Refused(ids, error)])
+
+    def _drain(self, command: Drain) -> None:
+        self._is_draining = True
+        if self._hosted is not None:
+            self._hosted.scheduler.drain(time.perf_counter() + command.timeout_s)
+
+    def _drained(self) -> list[Notice]:
+        if not self._is_draining or self._told_drained:
+            return []
+        if self._hosted is not None and not self._hosted.scheduler.is_drained:
+            return []
+        self._told_drained = True
+        return [Drained()]
+
+    # -- the model
+
+    def _bring(self) -> Hosted:
+        """The model, loaded if it is not."""
+        if self._hosted is None:
+            self._hosted = self._load(lambda progress: self._tell([Loading(progress)]))
+            self._tell([Loaded(self._hosted.model), *self._counts(now=True)])
+        return self._hosted
+
+    def _unload(self) -> None:
+        if self._hosted is None or not self._hosted.scheduler.idle:
+            return
+        self._tell([*self._counts(now=True), Unloaded()])
+        self._free()
+
+    def _free(self) -> None:
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            self._before = _sum(self._before, hosted.scheduler.stats().counters)
+            hosted.close()
+
+    def _counts(self, *, now: bool = False) -> list[Notice]:
+        assert self._hosted is not None
+        scheduler = self._hosted.scheduler
+        now_s = time.perf_counter()
+        if not (now or scheduler.idle or now_s - self._counted_s >= STATS_EVERY_S):
+            return []
+        self._counted_s = now_s
+        stats = scheduler.stats()
+        return [Counted(replace(stats, counters=_sum(self._before, stats.counters)))]
+
+
+def _sum(before: Counters, after: Counters) -> Counters:
+    """Totals over two schedulers."""
+    total = Counters()
+    for one in fields(Counters):
+        left, right = getattr(before, one.name), getattr(after, one.name)
+        if isinstance(left, dict):
+            keys = {*left, *right}
+            setattr(total, one.name, {key: left.get(key, 0) + right.get(key, 0) for key in keys})
+        else:
+            setattr(total, one.name, left + right)
+    return total

@@ -1,0 +1,132 @@
+"""Which HTTP status each failure gets: the one table of the server's border."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from engine.errors import (
+    BackendMissing,
+    ContextOverflow,
+    EngineClosed,
+    EngineError,
+    EngineUnhealthy,
+    InvalidParams,
+    KvBudgetExceeded,
+    MemoryShort,
+    ModelError,
+    ModelNotFound,
+    QueueFull,
+    RowError,
+    SnapshotError,
+    TemplateError,
+    UnknownSequence,
+)
+
+RETRY_AFTER_S = 1
+"""What a client that was sent away is told to wait: a slot is usually free again by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How a kind of error looks to a client."""
+
+    status: HTTPStatus
+    kind: str
+    """OpenAI's ``type``."""
+    code: str | None = None
+    """OpenAI's ``code``."""
+
+
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+UNAVAILABLE = "unavailable_error"
+
+_FAULTS: tuple[tuple[type[EngineError], Fault], ...] = (
+    (InvalidParams, Fault(HTTPStatus.BAD_REQUEST, INVALID, "invalid_value")),
+    (ContextOverflow, Fault(HTTPStatus.BAD_REQUEST, INVALID, "context_length_exceeded")),
+    (KvBudgetExceeded, Fault(HTTPStatus.BAD_REQUEST, INVALID, "kv_budget_exceeded")),
+    (TemplateError, Fault(HTTPStatus.BAD_REQUEST, INVALID, "template_error")),
+    (ModelNotFound, Fault(HTTPStatus.NOT_FOUND, INVALID, "model_not_found")),
+    (QueueFull, Fault(HTTPStatus.SERVICE_UNAVAILABLE, "server_busy", "queue_full")),
+    (EngineUnhealthy, Fault(HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE, "engine_unhealthy")),
+    (EngineClosed, Fault(HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE, "engine_closed")),
+    (MemoryShort, Fault(HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE, "memory_short")),
+    (BackendMissing, Fault(HTTPStatus.SERVICE_UNAVAILABLE, UNAVAILABLE, "backend_missing")),
+    (RowError, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "generation_error")),
+    (ModelError, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "model_error")),
+    (SnapshotError, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "snapshot_error")),
+    (UnknownSequence, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "internal_error")),
+)
+_UNFORESEEN = Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "internal_error")
+_TRY_AGAIN = frozenset({"queue_full", "engine_closed", "memory_short", "loading"})
+
+
+class ApiError(Exception):
+    """A failure as a client sees it.
+
+    Args:
+        status: the HTTP status, where it is not too late for one.
+        message: for people.
+        kind: OpenAI's ``type``.
+        code: OpenAI's ``code``.
+        param: the field at fault.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        kind: str = INVALID,
+        code: str | None = None,
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+
+    @property
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The error object of OpenAI's API."""
+        fault = {
+            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
+        }  # fmt: skip
+        return {"error": fault}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """``Retry-After``, when a later try may do."""
+        return {"Retry-After": str(RETRY_AFTER_S)} if self.code in _TRY_AGAIN else {}
+
+
+def api_error(error: BaseException) -> ApiError:
+    """The first matching row of the table; whatever else happens is an internal error."""
+    if isinstance(error, ApiError):
+        return error
+    fault = next((row for kind, row in _FAULTS if isinstance(error, kind)), _UNFORESEEN)
+    return ApiError(
+        fault.status,
+        _message(error),
+        kind=fault.kind,
+        code=fault.code,
+        param=error.field if isinstance(error, InvalidParams) else None,
+    )
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, QueueFull):
+        return f"All slots are busy. Please try again later. ({error})"
+    if isinstance(error, RowError):
+        return f"Generation error: {error}"
+    if isinstance(error, EngineError):
+        return str(error)
+    return "The server met an error of its own; its log has the details."
+
+
+def loading_error() -> ApiError:
+    """What clients are told while the model loads."""
+    return ApiError(
+        HTTPStatus.SERVICE_UNAVAILABLE, "Loading model", kind=UNAVAILABLE, code="loading"
+    )

@@ -1,0 +1,139 @@
+"""Loads the model of a server and puts a BatchScheduler on it, all on the engine thread.
+
+Whatever imports MLX is imported inside the functions: the BLAS has to be chosen before.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.params import SequenceParams
+from engine.scheduler.request import ScheduledRequest
+from mlxcel_cli.serve.served_model import ServedModel
+
+if TYPE_CHECKING:
+    from engine.models.progress import Progress
+    from engine.prefill import PrefillPacer
+    from engine.scheduler.scheduler import BatchScheduler
+    from mlxcel_cli.answers import ModelRequest
+    from mlxcel_cli.model_loading import ReadyModel
+    from mlxcel_cli.serve.settings import ServeSettings
+
+KV_SHARE = 0.8
+"""Part of the free memory that KV may take: forwards need some, and so do other programs."""
+WARM_UP_TEXT = "Hello"
+WARM_UP_TOKENS = 2
+
+
+@dataclass(slots=True)
+class HostedModel:
+    """A loaded model with its scheduler."""
+
+    model: ServedModel
+    scheduler: BatchScheduler
+    ready: ReadyModel | None
+
+    def close(self) -> None:
+        """Free the model and the memory MLX keeps for it."""
+        import mlx.core as mx
+
+        ready, self.ready = self.ready, None
+        del self.scheduler
+        if ready is not None:
+            ready.held.close()
+            del ready
+        gc.collect()
+        mx.clear_cache()
+
+
+class Host:
+    """Loads the model as often as it is asked to.
+
+    Args:
+        request: which model, and how.
+        settings: the server's.
+    """
+
+    def __init__(self, request: ModelRequest, settings: ServeSettings) -> None:
+        self._request = request
+        self._settings = settings
+
+    def load(self, report: Callable[[Progress], None]) -> HostedModel:
+        """The model, ready to serve.
+
+        Raises:
+            EngineError: there is no such model, it is broken, or it would not fit.
+        """
+        started_s = time.perf_counter()
+        # Before MLX: it decides which BLAS MLX finds.
+        from mlxcel_cli.engine_backend import choose_blas
+
+        notes, warnings = choose_blas(self._request)
+        from engine.prefill import PrefillPacer
+        from mlxcel_cli.model_loading import load_model
+
+        ready = load_model(self._request, report)
+        loaded = ready.loaded
+        budget = self._kv_budget(ready)
+        pacer = PrefillPacer(fixed_tokens=self._chunk_tokens)
+        if self._settings.warmup:
+            self._warm_up(ready, pacer)
+        model = ServedModel(
+            facts=loaded.facts,
+            tokenizer=loaded.tokenizer,
+            template=loaded.template,
+            generation=loaded.generation,
+            context_tokens=ready.engine.context_tokens,
+            kv_budget_tokens=budget,
+            load_s=time.perf_counter() - started_s,
+            notes=(*ready.notes, *notes),
+            warnings=warnings,
+        )
+        return HostedModel(model, self._scheduler(ready, pacer, budget), ready)
+
+    @property
+    def _chunk_tokens(self) -> int | None:
+        chosen = self._settings.prefill_chunk_size
+        return self._request.settings.machine.prefill_chunk if chosen is None else chosen
+
+    def _scheduler(
+        self, ready: ReadyModel, pacer: PrefillPacer, budget: int | None
+    ) -> BatchScheduler:
+        from engine.scheduler.scheduler import BatchScheduler
+
+        pipelined = not self._request.settings.machine.force_sync
+        settings = self._settings.scheduler(budget, pipelined=pipelined)
+        return BatchScheduler(ready.engine, settings, pacer=pacer)
+
+    def _kv_budget(self, ready: ReadyModel) -> int | None:
+        """Tokens of KV that all rows together may take."""
+        from engine.runtime.device import device_facts
+        from engine.runtime.memory import memory_available
+
+        asked = self._settings.kv_budget
+        if asked is not None:
+            return asked
+        facts = ready.loaded.facts
+        device = device_facts()
+        free = memory_available(device)
+        if self._request.force or not facts.kv_bytes_per_token or not free:
+            return None
+        if device.kind != "cpu":
+            # A CPU tells what is left beside the weights; a GPU tells all it has.
+            free -= facts.weight_bytes
+        return max(1, int(free * KV_SHARE) // facts.kv_bytes_per_token)
+
+    def _warm_up(self, ready: ReadyModel, pacer: PrefillPacer) -> None:
+        """Answer a short prompt, so that kernels and buffers are there before the first client."""
+        tokenizer = ready.loaded.tokenizer
+        ids = tokenizer.encode(WARM_UP_TEXT, add_bos=True)
+        scheduler = self._scheduler(ready, pacer, None)
+        scheduler.submit(
+            ScheduledRequest("warm-up", SequenceParams(ids, max_tokens=WARM_UP_TOKENS))
+        )
+        while not scheduler.idle:
+            scheduler.tick()

@@ -1,0 +1,242 @@
+"""Runs ``mlxcel serve`` from the first socket to the last answer."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+
+from aiohttp import web
+
+from mlxcel_cli.answers import ModelRequest
+from mlxcel_cli.config import Settings, load_settings
+from mlxcel_cli.exit_codes import ExitCode
+from mlxcel_cli.options import ModelOptions
+from mlxcel_cli.output import Output, standard_output
+from mlxcel_cli.progress_text import progress_text
+from mlxcel_cli.sampling_options import SamplingOptions
+from mlxcel_cli.sampling_values import parse_biases, sampling_params
+from mlxcel_cli.serve.access_log import access_logger
+from mlxcel_cli.serve.app import make_app
+from mlxcel_cli.serve.asking import SERVER_SAMPLING, Defaults
+from mlxcel_cli.serve.hosting import Host
+from mlxcel_cli.serve.listening import Listening, listen, tls_context
+from mlxcel_cli.serve.middleware import read_keys
+from mlxcel_cli.serve.server import Server
+from mlxcel_cli.serve.server_log import log_to
+from mlxcel_cli.serve.settings import ServeSettings, settle
+from mlxcel_cli.serve.summary import summary_lines
+from mlxcel_cli.serve.worker import EngineWorker, Phase
+from mlxcel_cli.serve_options import ServeOptions
+from mlxcel_cli.signals import Interrupted
+
+LAST_WORDS_S = 1.0
+"""Seconds that handlers have to send what an ended answer still had to say."""
+THREAD_END_S = 2.0
+IDLE_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeLine:
+    """The command line of ``serve``."""
+
+    model: ModelOptions
+    serve: ServeOptions
+    sampling: SamplingOptions
+    max_tokens: int | None
+    verbose: bool | None
+
+    def filled(self, settings: Settings) -> "ServeLine":
+        """With the environment's and the options file's values where the line says nothing."""
+        open_ones = {"max_tokens": self.max_tokens, "verbose": self.verbose}
+        values = {
+            name: settings.values.get(name) if value is None else value
+            for name, value in open_ones.items()
+        }
+        max_tokens, verbose = values["max_tokens"], values["verbose"]
+        assert max_tokens is None or isinstance(max_tokens, int)
+        return ServeLine(
+            model=settings.fill(self.model),
+            serve=settings.fill(self.serve),
+            sampling=settings.fill(self.sampling),
+            max_tokens=max_tokens,
+            verbose=bool(verbose),
+        )
+
+
+def serve(line: ServeLine, config: "os.PathLike[str] | None") -> int:
+    """Serve until a signal ends it; the exit status.
+
+    Raises:
+        EngineError, OSError: why it cannot start, for the program's door to tell.
+        Interrupted: a signal came before it was ready.
+    """
+    from pathlib import Path
+
+    output = standard_output(os.environ)
+    path = None if config is None else Path(config)
+    settings = load_settings(os.environ, command="serve", config=path)
+    for warning in settings.warnings:
+        output.note(f"mlxcel: {warning}")
+    line = line.filled(settings)
+    serving = settle(line.serve)
+    keys = read_keys(serving.api_key, serving.api_key_file)
+    life = _Life(line, settings, serving, output)
+    return asyncio.run(life.run(keys))
+
+
+class _Life:
+    def __init__(
+        self, line: ServeLine, settings: Settings, serving: ServeSettings, output: Output
+    ) -> None:
+        self._output = output
+        self._verbose = bool(line.verbose)
+        self._defaults = _defaults(line)
+        self._request = _model_request(line.model, settings, serving)
+        host = Host(self._request, serving)
+        self._worker = EngineWorker(host.load, on_progress=self._show_progress)
+        self._server = Server(
+            self._worker,
+            serving,
+            self._defaults,
+            asked_name=self._request.name,
+            version=version("mlxcel"),
+        )
+        self._stop = asyncio.Event()
+        self._signum = signal.SIGTERM
+
+    async def run(self, keys: tuple[bytes, ...]) -> int:
+        settings = self._server.settings
+        tls = tls_context(settings)
+        listening = listen(settings)
+        log_to(self._output.note)
+        runner = web.AppRunner(
+            make_app(self._server, keys),
+            handler_cancellation=True,
+            access_log_class=access_logger(self._output.note),
+            shutdown_timeout=LAST_WORDS_S,
+        )
+        self._heed_signals()
+        try:
+            await runner.setup()
+            sites = [web.SockSite(runner, one, ssl_context=tls) for one in listening.sockets]
+            for site in sites:
+                await site.start()
+            await self._load()
+            self._introduce(listening)
+            await self._serve_until_told()
+            return await self._drain(sites)
+        finally:
+            await runner.cleanup()
+            listening.close()
+            self._server.close()
+            self._worker.stop(THREAD_END_S)
+
+    async def _load(self) -> None:
+        """Wait for the model, or for a signal."""
+        loading = asyncio.create_task(self._worker.start())
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((loading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not loading.done():
+            loading.cancel()
+            raise Interrupted(self._signum)
+        loading.result()
+
+    def _introduce(self, listening: Listening) -> None:
+        model = self._worker.model
+        assert model is not None
+        self._output.clear_progress()
+        names = self._server.names(model)
+        for text in summary_lines(model, self._server.settings, names=names, verbose=self._verbose):
+            self._output.note(f"mlxcel: {text}")
+        self._output.note(f"mlxcel: ready: {listening.url}")
+
+    async def _serve_until_told(self) -> None:
+        """Wait for the signal; meanwhile an idle model may be freed."""
+        told_end = False
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), IDLE_POLL_S)
+                return
+            self._unload_when_idle()
+            if self._worker.phase is Phase.DEAD and not told_end:
+                told_end = True
+                self._output.note(
+                    f"mlxcel: the engine has stopped ({self._worker.fault!r}); "
+                    "requests are refused until the server is started again"
+                )
+
+    def _unload_when_idle(self) -> None:
+        minutes = self._server.settings.idle_unload
+        if not minutes or self._worker.phase is not Phase.SERVING or self._worker.is_busy:
+            return
+        idle_s = asyncio.get_running_loop().time() - self._worker.used_s
+        if idle_s >= minutes * 60:
+            self._worker.unload()
+
+    async def _drain(self, sites: Iterable[web.SockSite]) -> int:
+        """Take nothing new and let running answers end; the exit status."""
+        for site in sites:
+            await site.stop()
+        loop = asyncio.get_running_loop()
+        limit_s = self._server.settings.drain_timeout
+        if self._worker.is_busy:
+            self._output.note(
+                f"mlxcel: stopping; running answers have {limit_s:g} s to end "
+                "(a second signal ends them at once)"
+            )
+        began_s = loop.time()
+        await self._worker.drain(limit_s)
+        if loop.time() - began_s < limit_s or not limit_s:
+            return ExitCode.OK
+        return 128 + self._signum
+
+    # -- signals and progress
+
+    def _heed_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            # nohup and shells without job control ignore SIGINT on purpose.
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                loop.add_signal_handler(signum, self._on_signal, signum)
+
+    def _on_signal(self, signum: signal.Signals) -> None:
+        if self._stop.is_set():
+            os._exit(128 + signum)
+        self._signum = signum
+        self._stop.set()
+
+    def _show_progress(self, progress: "object") -> None:
+        from engine.models.progress import Progress
+
+        assert isinstance(progress, Progress)
+        self._output.progress(progress_text(progress))
+
+
+def _defaults(line: ServeLine) -> Defaults:
+    """What the command line says for requests that leave it open, checked."""
+    checked = sampling_params(line.sampling, SERVER_SAMPLING)
+    given = {
+        one.name: getattr(checked, one.name)
+        for one in fields(line.sampling)
+        if one.name != "logit_bias" and getattr(line.sampling, one.name) is not None
+    }
+    return Defaults(given, parse_biases(line.sampling.logit_bias), line.max_tokens)
+
+
+def _model_request(
+    options: ModelOptions, settings: Settings, serving: ServeSettings
+) -> ModelRequest:
+    bounds = [one for one in (options.ctx_size, serving.max_kv_size) if one is not None]
+    return ModelRequest(
+        name=options.model,
+        settings=settings,
+        dtype=options.dtype,
+        quantized=options.quantized,
+        context_tokens=min(bounds, default=None),
+        offline=settings.hub_offline if options.offline is None else options.offline,
+        force=bool(options.force),
+    )

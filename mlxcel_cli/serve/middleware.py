@@ -1,0 +1,158 @@
+"""What happens around every handler: request ids, CORS, errors in one shape, keys."""
+
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from aiohttp import hdrs, web
+
+from engine.errors import InvalidParams
+from mlxcel_cli.serve.answering import json_response
+from mlxcel_cli.serve.errors import ApiError, api_error
+from mlxcel_cli.serve.server import REQUEST_ID, SERVER
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+REQUEST_ID_HEADER = "X-Request-Id"
+PUBLIC = frozenset({"/health", "/v1/health"})
+"""Paths that ask for no key."""
+PREFLIGHT_KEPT_S = "600"
+
+_SOUND_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+
+
+@web.middleware
+async def name_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give the request the id that its client chose, or a new one."""
+    asked = request.headers.get(REQUEST_ID_HEADER, "")
+    sound = _SOUND_ID.fullmatch(asked) is not None
+    request[REQUEST_ID] = asked if sound else f"req-{secrets.token_hex(8)}"
+    return await handler(request)
+
+
+@web.middleware
+async def answer_preflights(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer a browser's CORS preflight before keys and routes are looked at."""
+    asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+    if request.method != hdrs.METH_OPTIONS or asked is None or hdrs.ORIGIN not in request.headers:
+        return await handler(request)
+    response = web.Response(status=HTTPStatus.NO_CONTENT)
+    if _allowed_origin(request) is not None:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_METHODS] = "GET, POST, OPTIONS"
+        wanted = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS)
+        if wanted:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = wanted
+        response.headers[hdrs.ACCESS_CONTROL_MAX_AGE] = PREFLIGHT_KEPT_S
+        if "Access-Control-Request-Private-Network" in request.headers:
+            response.headers["Access-Control-Allow-Private-Network"] = "true"
+    return response
+
+
+@web.middleware
+async def tell_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a handler raises into OpenAI's error body."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < HTTPStatus.BAD_REQUEST:
+            raise
+        return _of_aiohttp(request, error)
+    except ConnectionError:
+        raise
+    except Exception as error:
+        told = api_error(error)
+        if told.code == "internal_error":
+            logger.exception("%s %s failed", request.method, request.path)
+        return _error_response(told)
+
+
+def check_key(keys: tuple[bytes, ...]) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """A middleware that lets only requests with one of these keys pass; without any, all."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if keys and request.path not in PUBLIC and not _has_key(request, keys):
+            # The same words for a missing and a wrong key.
+            raise ApiError(
+                HTTPStatus.UNAUTHORIZED,
+                "Invalid API key.",
+                kind="authentication_error",
+                code="invalid_api_key",
+            )
+        return await handler(request)
+
+    return check
+
+
+def read_keys(keys: tuple[str, ...], file: Path | None) -> tuple[bytes, ...]:
+    """The keys of options and file.
+
+    Raises:
+        InvalidParams: the file cannot be read, or a key is empty.
+    """
+    found = list(keys)
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidParams("--api-key-file", f"cannot be read: {error}") from error
+        found += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not found:
+            raise InvalidParams("--api-key-file", f"{file} holds no key")
+    if not all(key.strip() for key in found):
+        raise InvalidParams("--api-key", "must not be empty")
+    return tuple(key.encode() for key in found)
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal: every response carries the request's id and the CORS headers it is due."""
+    response.headers.setdefault(REQUEST_ID_HEADER, request.get(REQUEST_ID, ""))
+    if hdrs.ORIGIN not in request.headers:
+        return
+    response.headers.add(hdrs.VARY, hdrs.ORIGIN)
+    origin = _allowed_origin(request)
+    if origin is not None:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = f"{REQUEST_ID_HEADER}, Retry-After"
+
+
+def _allowed_origin(request: web.Request) -> str | None:
+    origin = request.headers[hdrs.ORIGIN]
+    allowed = request.app[SERVER].settings.origins
+    return origin if allowed is None or origin in allowed else None
+
+
+def _has_key(request: web.Request, keys: tuple[bytes, ...]) -> bool:
+    scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    given = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
+    raw = given.encode(errors="surrogateescape")
+    return any(hmac.compare_digest(raw, key) for key in keys)
+
+
+def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
+    reasons = {
+        404: f"There is no {request.path} here; GET / lists what there is.",
+        405: f"{request.path} does not take {request.method}.",
+    }
+    status = HTTPStatus(error.status)
+    told = ApiError(
+        status,
+        reasons.get(error.status, error.reason),
+        code=status.phrase.lower().replace(" ", "_"),
+    )
+    response = _error_response(told)
+    if hdrs.ALLOW in error.headers:
+        response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
+    return response
+
+
+def _error_response(error: ApiError) -> web.Response:
+    response = json_response(error.body, error.status)
+    response.headers.update(error.headers)
+    return response

@@ -1,0 +1,1 @@
+"""Typed shapes of requests and responses, and what is refused by name."""

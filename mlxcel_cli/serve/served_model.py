@@ -1,0 +1,30 @@
+"""What the event loop knows of the model: facts, tokenizer and template, no arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.models.facts import GenerationDefaults, ModelFacts
+    from engine.text.template import ChatTemplate
+    from engine.text.tokenizer import Tokenizer
+
+DEFAULT_NAME = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that is served. Tokenizer and template may be used on any thread."""
+
+    facts: ModelFacts
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    generation: GenerationDefaults
+    context_tokens: int
+    """Most tokens of prompt and answer."""
+    kv_budget_tokens: int | None
+    """Most tokens of KV in all rows together; None: no bound."""
+    load_s: float
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,23 @@
+"""Sends log records of warnings and errors to stderr, through the one writer to it."""
+
+import logging
+from collections.abc import Callable
+
+
+def log_to(note: Callable[[str], None]) -> None:
+    """Write records of the whole process with ``note``, tracebacks included."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, _NoteHandler):
+            root.removeHandler(handler)
+    root.addHandler(_NoteHandler(note))
+
+
+class _NoteHandler(logging.Handler):
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._note = note
+        self.setFormatter(logging.Formatter("mlxcel: %(levelname)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._note(self.format(record))

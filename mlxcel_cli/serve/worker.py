@@ -1,0 +1,247 @@
+"""The event loop's side of the scheduler: submits, cancels, and hands events to requests."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import StrEnum
+from queue import SimpleQueue
+
+from engine.errors import EngineClosed, EngineUnhealthy
+from engine.models.progress import Progress
+from engine.scheduler.request import Cancelled, Done, Failed, ScheduledRequest
+from engine.scheduler.stats import SchedulerPhase, SchedulerStats
+from mlxcel_cli.engine_thread import EngineThread
+from mlxcel_cli.serve.channel import Channel
+from mlxcel_cli.serve.engine_loop import EngineLoop, Load
+from mlxcel_cli.serve.errors import loading_error
+from mlxcel_cli.serve.messages import (
+    Cancel,
+    Command,
+    Counted,
+    Drain,
+    Drained,
+    Ended,
+    Hold,
+    Loaded,
+    Loading,
+    Notice,
+    Refused,
+    Release,
+    Stop,
+    Submit,
+    Unload,
+    Unloaded,
+)
+from mlxcel_cli.serve.served_model import ServedModel
+
+
+class Phase(StrEnum):
+    """What the server can do now."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    ASLEEP = "asleep"
+    """The model was freed; the next request loads it again."""
+    DRAINING = "draining"
+    UNHEALTHY = "unhealthy"
+    """The backend failed too often."""
+    DEAD = "dead"
+    """The engine thread is gone."""
+
+
+class EngineWorker:
+    """Requests in, events out, on the event loop; the engine thread does the work.
+
+    Args:
+        load: brings the model, on the engine thread.
+        on_progress: told how far a load is.
+    """
+
+    def __init__(self, load: Load, *, on_progress: Callable[[Progress], None]) -> None:
+        self._load = load
+        self._on_progress = on_progress
+        self._inbox: SimpleQueue[Command] = SimpleQueue()
+        self._channels: dict[str, Channel] = {}
+        self._is_draining = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: EngineThread | None = None
+        self._loaded = asyncio.Event()
+        self._drained = asyncio.Event()
+        self.model: ServedModel | None = None
+        self.stats: SchedulerStats | None = None
+        self.fault: BaseException | None = None
+        """What ended the engine thread."""
+        self._phase = Phase.LOADING
+        self.used_s = 0.0
+        """When a request last came or went, by the event loop's clock."""
+
+    # -- life
+
+    async def start(self) -> ServedModel:
+        """Start the engine thread and wait for the model.
+
+        Raises:
+            EngineError, OSError: why there is none.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._thread = EngineThread()
+        engine = EngineLoop(self._load, self._inbox, self._tell)
+
+        def run() -> Iterator[None]:
+            engine.run()
+            yield
+
+        # Its end is told by `Ended`, its errors too.
+        self._thread.stream(lambda _: run())
+        await self._loaded.wait()
+        if self.model is None:
+            assert self.fault is not None
+            raise self.fault
+        return self.model
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new requests, and return once the running ones have ended or were ended."""
+        if self._phase is Phase.DEAD:
+            return
+        self._is_draining = True
+        self._inbox.put(Drain(timeout_s))
+        await self._drained.wait()
+
+    def stop(self, timeout_s: float) -> bool:
+        """End the engine thread; whether it has ended in that time."""
+        self._inbox.put(Stop())
+        if self._thread is None:
+            return True
+        self._thread.close()
+        return self._thread.join(timeout_s)
+
+    def unload(self) -> None:
+        """Free the model, if nothing runs."""
+        if not self._channels:
+            self._inbox.put(Unload())
+
+    @property
+    def phase(self) -> Phase:
+        """What the server can do now."""
+        if self._phase is Phase.DEAD:
+            return Phase.DEAD
+        if self.stats is not None and self.stats.phase is SchedulerPhase.UNHEALTHY:
+            return Phase.UNHEALTHY
+        return Phase.DRAINING if self._is_draining else self._phase
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any request waits or runs."""
+        return bool(self._channels)
+
+    # -- requests
+
+    def ready_model(self) -> ServedModel:
+        """The model, when requests can be taken.
+
+        Raises:
+            ApiError: it loads.
+            EngineClosed: the server ends, or the engine is broken.
+        """
+        match self.phase:
+            case Phase.DEAD:
+                raise EngineClosed("the engine has stopped; restart the server")
+            case Phase.UNHEALTHY:
+                raise EngineUnhealthy("the inference backend failed too often; restart the server")
+            case Phase.DRAINING:
+                raise EngineClosed("the server is shutting down")
+            case Phase.LOADING | Phase.SERVING | Phase.ASLEEP:
+                if self.model is None:
+                    raise loading_error()
+                return self.model
+
+    def open(self, requests: tuple[ScheduledRequest, ...]) -> Channel:
+        """Submit requests; what becomes of them comes through the channel, refusals too."""
+        ids = tuple(request.id for request in requests)
+        channel = Channel(
+            ids,
+            hold=lambda rows: self._inbox.put(Hold(rows)),
+            release=lambda rows: self._inbox.put(Release(rows)),
+        )
+        self._channels |= dict.fromkeys(ids, channel)
+        self._touch()
+        self._inbox.put(Submit(requests))
+        if self._phase is Phase.DEAD:
+            self._bury()
+        return channel
+
+    def close(self, channel: Channel) -> None:
+        """Forget a request; rows that still run are cancelled."""
+        running = channel.running
+        for id_ in channel.ids:
+            self._channels.pop(id_, None)
+        self._touch()
+        if running:
+            self._inbox.put(Cancel(running))
+
+    # -- what the engine thread tells
+
+    def _tell(self, notices: list[Notice]) -> None:
+        """Hand over, from the engine thread; a closed event loop hears nothing."""
+        assert self._loop is not None
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._hear, notices)
+
+    def _hear(self, notices: list[Notice]) -> None:
+        for notice in notices:
+            match notice:
+                case Loading():
+                    self._on_progress(notice.progress)
+                case Loaded():
+                    self._wake_up(notice.model)
+                case Unloaded():
+                    self._phase = Phase.ASLEEP
+                case Counted():
+                    self.stats = notice.stats
+                case Drained():
+                    self._drained.set()
+                case Ended():
+                    self._end(notice.error)
+                case Refused():
+                    self._refuse(notice)
+                case _:
+                    self._pass_on(notice)
+
+    def _wake_up(self, model: ServedModel) -> None:
+        self.model = model
+        self._phase = Phase.SERVING
+        self._touch()
+        self._loaded.set()
+
+    def _pass_on(self, event: Notice) -> None:
+        id_: str = getattr(event, "id")  # noqa: B009 - every event of the scheduler has one
+        channel = self._channels.get(id_)
+        if channel is None:
+            return
+        if isinstance(event, Done | Failed | Cancelled):
+            del self._channels[id_]
+            self._touch()
+        channel.put(event)  # type: ignore[arg-type]
+
+    def _refuse(self, notice: Refused) -> None:
+        channels = {id(c): c for one in notice.ids if (c := self._channels.pop(one, None))}
+        for channel in channels.values():
+            channel.put(notice)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._phase = Phase.DEAD
+        self.fault = error
+        self._loaded.set()
+        self._drained.set()
+        self._bury()
+
+    def _bury(self) -> None:
+        """Tell every request that the engine is gone."""
+        channels = {id(channel): channel for channel in self._channels.values()}
+        self._channels.clear()
+        for channel in channels.values():
+            channel.put(Refused(channel.ids, EngineClosed("the engine has stopped")))
+
+    def _touch(self) -> None:
+        if self._loop is not None:
+            self.used_s = self._loop.time()
