@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from engine.outcome import Timings
 from mlxcel_cli.answers import Done, ModelReport, Piece
 from mlxcel_cli.exit_codes import error_type
 from mlxcel_cli.failures import failure_text
@@ -117,8 +118,28 @@ def done_object(done: Done, report: ModelReport) -> Mapping[str, object]:
             "predicted_n": timings.predicted_n,
             "predicted_ms": _ms(timings.predicted_s),
             "predicted_per_second": round(timings.predicted_per_second, 3),
+            **_draft_counts(timings),
         },
     }
+
+
+def _draft_counts(timings: Timings) -> dict[str, object]:
+    """Counts of the verify rounds; nothing when there was none."""
+    if not timings.draft_rounds:
+        return {}
+    return {
+        "draft_kind": "prompt-lookup",
+        "draft_rounds": timings.draft_rounds,
+        "draft_n": timings.draft_n,
+        "draft_n_accepted": timings.draft_n_accepted,
+    }
+
+
+def lookup_line(done: Done) -> str | None:
+    """What prompt lookup did, as key=value pairs; None when it was off."""
+    if done.lookup is None:
+        return None
+    return done.lookup.line(done.usage.completion_tokens)
 
 
 def stats_line(done: Done, report: ModelReport) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from engine.lookup.stats import LookupStats
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
 from engine.params import SamplingParams, SpeculationParams
@@ -72,6 +73,8 @@ class AnswerRequest:
     ignore_eos: bool = False
     speculation: SpeculationParams | None = None
     """Prompt lookup's settings; where it cannot be used, the answer is decoded plainly."""
+    lookup_texts: tuple[tuple[str, str], ...] = ()
+    """Name and content of texts that drafts may come from too."""
     reuses_kv: bool = False
     """Whether the prompt goes on from the answers before: their KV is used and kept."""
 
@@ -106,6 +109,10 @@ class Done:
     timings: Timings
     reasoned: bool = field(default=False)
     """Whether the model wrote reasoning."""
+    lookup: LookupStats | None = None
+    """What prompt lookup did, when it was on."""
+    lookup_dropped: str | None = None
+    """Why it ended before the answer did, if it did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from engine.errors import InvalidParams
+from mlxcel_cli.chat_options import ChatOptions
 from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
-from mlxcel_cli.paths import cache_home, hub_cache, options_file
+from mlxcel_cli.paths import cache_home, data_home, hub_cache, options_file
 from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.serve_options import ServeOptions
 
@@ -28,10 +29,12 @@ COMMAND_TABLES = frozenset({"generate", "chat", "serve"})
 """Tables of the options file that hold settings of one command."""
 
 _GROUPS = (
-    PromptOptions, ModelOptions, LengthOptions, SamplingOptions, LookupOptions,
+    PromptOptions, ModelOptions, LengthOptions, SamplingOptions, LookupOptions, ChatOptions,
     ServeOptions, OutputOptions,
 )  # fmt: skip
-_ONLY_FLAGS = frozenset({"prompt", "file", "messages", "prefill", "lookup_file", "config"})
+_ONLY_FLAGS = frozenset({
+    "prompt", "file", "messages", "prefill", "lookup_file", "config", "resume", "go_on",
+})  # fmt: skip
 """What a setting would make a trap: it would change every call unseen."""
 
 _OTHER_VARIABLES = frozenset({"MLXCEL_CONFIG"})
@@ -70,7 +73,10 @@ class Settings:
     machine: MachineSettings
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Short model names of the options file's ``[aliases]`` table."""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the chat's actions that the options file's ``[keys]`` table changes."""
     cache_home: Path = Path()
+    data_home: Path = Path()
     hub_cache: Path = Path()
     hub_offline: bool = False
     """Whether HF_HUB_OFFLINE forbids asking a hub."""
@@ -103,7 +109,7 @@ def load_settings(
     """
     path = config or options_file(environ)
     must_exist = config is not None or "MLXCEL_CONFIG" in environ
-    in_file, aliases = _read_file(path, command, must_exist=must_exist)
+    in_file, aliases, keys = _read_file(path, command, must_exist=must_exist)
     values = {**in_file, **_read_environ(environ)}
     machine: dict[str, Any] = {
         one.name: values.pop(one.name) for one in fields(MachineSettings) if one.name in values
@@ -113,7 +119,9 @@ def load_settings(
         values=values,
         machine=MachineSettings(**machine),
         aliases=aliases,
+        keys=keys,
         cache_home=cache_home(home),
+        data_home=data_home(home),
         hub_cache=hub_cache(environ),
         hub_offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
         warnings=tuple(_misspelt(environ)),
@@ -158,18 +166,17 @@ def _plain_type(hint: Any) -> type:
 
 def _read_file(
     path: Path, command: str, *, must_exist: bool
-) -> tuple[dict[str, object], dict[str, str]]:
+) -> tuple[dict[str, object], dict[str, str], dict[str, str]]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if must_exist:
             raise InvalidParams("--config", f"there is no file {path}") from None
-        return {}, {}
+        return {}, {}, {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidParams(str(path), f"is not a TOML file in UTF-8: {error}") from error
-    aliases = content.pop("aliases", {})
-    if not isinstance(aliases, dict) or not all(isinstance(one, str) for one in aliases.values()):
-        raise InvalidParams(f"{path}: aliases", 'must be a table of texts, like small = "a/b"')
+    aliases = _texts(path, content, "aliases", 'small = "a/b"')
+    keys = _texts(path, content, "keys", 'stop = "escape"')
     tables = {name: content.pop(name) for name in COMMAND_TABLES if name in content}
     values = _checked(path, content, where="")
     for name, table in tables.items():
@@ -178,7 +185,15 @@ def _read_file(
         checked = _checked(path, table, where=f"{name}.")
         if name == command:
             values |= checked
-    return values, aliases
+    return values, aliases, keys
+
+
+def _texts(path: Path, content: dict[str, Any], name: str, example: str) -> dict[str, str]:
+    """A table of texts, taken out of the file's content."""
+    table = content.pop(name, {})
+    if not isinstance(table, dict) or not all(isinstance(one, str) for one in table.values()):
+        raise InvalidParams(f"{path}: {name}", f"must be a table of texts, like {example}")
+    return table
 
 
 def _checked(path: Path, table: Mapping[str, object], *, where: str) -> dict[str, object]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engine.errors import EngineClosed, InvalidParams
@@ -27,12 +28,14 @@ from mlxcel_cli.prompt_input import PromptInput
 
 if TYPE_CHECKING:
     from engine.conversation import Conversation
+    from engine.lookup.reference import ReferenceText
     from engine.models.load import LoadedModel
     from engine.session import Answer, Session, SessionEvent
     from engine.text.rendered import RenderedPrompt
     from engine.text.thinking import TextPart, ThinkingFilter
     from engine.text.tokenizer import Tokenizer
     from mlxcel_cli.model_loading import ReadyModel
+    from mlxcel_cli.width_costs import Measured, WidthCostsFile
 
 THINKING_SWITCH = "enable_thinking"
 """The variable by which chat templates let a model think, or not."""
@@ -44,6 +47,8 @@ class EngineBackend:
     def __init__(self) -> None:
         self._ready: ReadyModel | None = None
         self._conversation: Conversation | None = None
+        self._cache_home = Path()
+        self._blas = ""
 
     def load(self, request: ModelRequest, report: Callable[[Progress], None]) -> ModelReport:
         """Find the model, bring it if need be, and load it.
@@ -54,6 +59,8 @@ class EngineBackend:
         self.unload()
         started_s = time.perf_counter()
         notes, warnings = choose_blas(request)
+        self._cache_home = request.settings.cache_home
+        self._blas = notes[0] if notes else ""
         from mlxcel_cli.model_loading import load_model
 
         self._ready = load_model(request, report)
@@ -112,15 +119,34 @@ class EngineBackend:
         conversation = self._kept(ready) if request.reuses_kv else None
         started = False
         try:
-            for event in _closing(ready.session, params, request.stops, conversation):
+            references = _references(ready, params, request)
+            widths = self._widths(ready, params)
+            for event in _closing(ready.session, params, request.stops, conversation, references):
                 started = True
                 yield event
+            if widths is not None and ready.session.width_costs is not None:
+                widths.save(ready.session.width_costs)
         except InvalidParams as error:
             if started or error.field != "prompt_lookup":
                 raise
             yield LookupRefused(error.problem)
             plain = replace(params, speculation=None)
             yield from _closing(ready.session, plain, request.stops, conversation)
+
+    def _widths(self, ready: "ReadyModel", params: SequenceParams) -> "WidthCostsFile | None":
+        """Where measured widths are to be kept; None when there is nothing to measure.
+
+        On a GPU the measurement also builds the kernels, so each process runs it.
+        """
+        if params.speculation is None or ready.device != "cpu":
+            return None
+        from mlxcel_cli.width_costs import WidthCostsFile
+
+        kept = WidthCostsFile(self._cache_home, measured_on(ready, self._blas))
+        known = ready.session.width_costs
+        if known is None:
+            known = ready.session.width_costs = kept.load(params.speculation.max_draft)
+        return kept if known is None or known.max_draft < params.speculation.max_draft else None
 
     def _kept(self, ready: "ReadyModel") -> "Conversation":
         from engine.conversation import Conversation
@@ -142,12 +168,36 @@ def _closing(
     params: SequenceParams,
     stops: Sequence[str],
     conversation: "Conversation | None",
+    references: "Sequence[ReferenceText]" = (),
 ) -> "Iterator[SessionEvent]":
     """A session's events; closing this frees the row on this thread, now."""
-    events = session.generate(params, stops=stops, conversation=conversation)
+    events = session.generate(params, stops=stops, references=references, conversation=conversation)
     # A generator in truth.
     with closing(cast("Generator[SessionEvent, None, None]", events)):
         yield from events
+
+
+def measured_on(ready: "ReadyModel", blas: str) -> "Measured":
+    """What verify widths of a loaded model depend on."""
+    from mlxcel_cli.width_costs import Measured
+
+    facts = ready.loaded.facts
+    form = f"{facts.dtype}, {facts.quantization or 'dense'}, {facts.weight_bytes} bytes"
+    return Measured(model=f"{facts.path.name}: {form}", device=ready.device, blas=blas)
+
+
+def _references(
+    ready: "ReadyModel", params: SequenceParams, request: AnswerRequest
+) -> "list[ReferenceText]":
+    if params.speculation is None or not request.lookup_texts:
+        return []
+    from engine.lookup.reference import ReferenceText
+
+    encode = ready.loaded.tokenizer.encode
+    return [
+        ReferenceText.from_tokens(name, encode(text), params.speculation)
+        for name, text in request.lookup_texts
+    ]
 
 
 def choose_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -249,4 +299,6 @@ class _Shown:
             usage=answer.usage,
             timings=answer.timings,
             reasoned=self._reasoned,
+            lookup=answer.lookup,
+            lookup_dropped=answer.lookup_dropped,
         )

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from engine.errors import InvalidParams
 from engine.models.progress import Progress
 from engine.params import SamplingParams, SequenceParams
-from mlxcel_cli.answer_writers import AnswerWriter, JsonWriter, TextWriter, stats_line
+from mlxcel_cli.answer_writers import (
+    AnswerWriter,
+    JsonWriter,
+    TextWriter,
+    lookup_line,
+    stats_line,
+)
 from mlxcel_cli.answers import (
     AnswerEvent,
     AnswerRequest,
@@ -27,6 +33,12 @@ from mlxcel_cli.config import Settings, debug_asked, load_settings
 from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import traceback_text
+from mlxcel_cli.lookup_options import (
+    LookupOptions,
+    check_dependent_options,
+    read_lookup_files,
+    speculation_params,
+)
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import progress_text
@@ -48,6 +60,7 @@ class GenerateOptions:
     model: ModelOptions
     length: LengthOptions
     sampling: SamplingOptions
+    lookup: LookupOptions
     output: OutputOptions
 
     def filled(self, settings: Settings) -> "GenerateOptions":
@@ -58,6 +71,7 @@ class GenerateOptions:
             model=settings.fill(self.model),
             length=settings.fill(self.length),
             sampling=settings.fill(self.sampling),
+            lookup=settings.fill(self.lookup),
             output=settings.fill(self.output),
         )
 
@@ -73,7 +87,8 @@ def generate_once(options: GenerateOptions) -> int:
     writer = _writer(options.output, output)
     try:
         settings = load_settings(os.environ, command="generate", config=options.output.config)
-        options = options.filled(settings)
+        given, options = options, options.filled(settings)
+        check_dependent_options(given.lookup, options.lookup)
         writer = _writer(options.output, output)
         for warning in settings.warnings:
             output.note(f"mlxcel: {warning}")
@@ -123,7 +138,9 @@ class _Generation:
             done = self._show(thread, backend, replace(request, prompt=prompt), report)
             thread.call(backend.unload)
         if options.output.stats:
-            self._output.note(stats_line(done, report))
+            for line in (stats_line(done, report), lookup_line(done)):
+                if line is not None:
+                    self._output.note(line)
 
     def _watch(self, loading: Iterable["Progress | ModelReport"]) -> ModelReport:
         for event in loading:
@@ -160,10 +177,13 @@ class _Generation:
                     elif isinstance(event, PromptRead):
                         self._output.progress(_reading(event))
                     elif isinstance(event, LookupRefused):
-                        self._output.note(f"mlxcel: prompt lookup {event.reason}")
+                        raise InvalidParams("--prompt-lookup", event.reason)
                     else:
                         self._output.clear_progress()
                         self._writer.done(event, report)
+                        if event.lookup_dropped:
+                            why = event.lookup_dropped
+                            self._output.note(f"mlxcel: prompt lookup ended early: {why}")
                         return event
         raise AssertionError("answer ended without Done")
 
@@ -234,4 +254,6 @@ def _answer_request(options: GenerateOptions) -> AnswerRequest:
         max_tokens=None if max_tokens == -1 else max_tokens,
         context_tokens=options.model.ctx_size,
         ignore_eos=bool(length.ignore_eos),
+        speculation=speculation_params(options.lookup),
+        lookup_texts=read_lookup_files(options.lookup.lookup_file),
     )

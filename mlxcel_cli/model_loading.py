@@ -14,6 +14,7 @@ from engine.engine import Engine
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.models.progress import Progress
 from engine.models.resolve import ModelPlaces, resolve
+from engine.params import LookupPolicy
 from engine.prefill import PrefillPacer
 from engine.runtime.cpu_jit import prepare_cpu
 from engine.runtime.device import DeviceFacts, device_facts
@@ -97,11 +98,13 @@ def _start(
         loaded,
         context_tokens=request.context_tokens,
         clear_every=clear_interval(device.kind, machine.cache_clear_interval),
+        unmeasured_policy=LookupPolicy.GATED if device.kind == "cuda" else LookupPolicy.GRADED,
     )
     session = Session(
         engine,
         pacer=PrefillPacer(fixed_tokens=machine.prefill_chunk),
         pipelined=not machine.force_sync,
+        builds_kernels=device.kind != "cpu",
     )
     return engine, session
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from engine.lookup.widths import WidthCosts
 from engine.outcome import SeqId
 
-PLAIN_STEPS = 4
+PLAIN_STEPS = 3
 """Pipelined one-token forwards that are timed together."""
 
 RUNS = 2

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.option_groups import takes_groups
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.sampling_options import SamplingOptions
@@ -14,6 +15,7 @@ Examples:
   git diff | mlxcel generate "Write a commit message for this change:"
   mlxcel generate -m qwen3 -n 200 --temperature 0.7 --seed 7 -f question.txt
   mlxcel generate --json --messages conversation.json
+  mlxcel generate --prompt-lookup -f function.py "Rename total to amount."
 
 Settings come from the command line, else from MLXCEL_* variables, else from the options file
 (docs/configuration.md). Without any, the most likely token is taken each time (--temperature 0):
@@ -28,11 +30,12 @@ Words = Annotated[
 
 
 @takes_groups
-def generate(
+def generate(  # noqa: PLR0913, PLR0917 - one parameter a group of options
     prompt: PromptOptions,
     model: ModelOptions,
     length: LengthOptions,
     sampling: SamplingOptions,
+    lookup: LookupOptions,
     output: OutputOptions,
     words: Words = None,
 ) -> int:
@@ -51,6 +54,7 @@ def generate(
             model=model,
             length=length,
             sampling=sampling,
+            lookup=lookup,
             output=output,
         )
     )

@@ -9,13 +9,23 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import EvalFailed, ModelNotFound
+from engine.lookup.stats import LookupStats
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
 from mlxcel_cli import app, generation
-from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Done, ModelReport, Piece, PromptRead
+from mlxcel_cli.answers import (
+    AnswerEvent,
+    AnswerRequest,
+    Done,
+    LookupRefused,
+    ModelReport,
+    Piece,
+    PromptRead,
+)
 
 TIMINGS = Timings(prompt_n=4, prompt_s=0.5, predicted_n=3, predicted_s=0.25, ttft_s=0.5)
 
@@ -45,6 +55,7 @@ STEPS = {
     "crash": crash,
     "forever": forever,
     "read": lambda *counts: iter((PromptRead(*counts),)),
+    "refuse": lambda reason: iter((LookupRefused(reason),)),
     "text": lambda text: iter((Piece(text),)),
     "think": lambda text: iter((Piece(text, is_reasoning=True),)),
 }
@@ -76,7 +87,10 @@ class ScriptedBackend:
                 shown.append(values[0])
             yield from STEPS[name](*values)
         reasoned = any(step[0] == "think" for step in self.script.get("answer", []))
-        yield Done("".join(shown), "eos", 7, Usage(4, 3), TIMINGS, reasoned)
+        timings = replace(TIMINGS, **self.script.get("timings", {}))
+        lookup = LookupStats(**self.script["lookup"]) if "lookup" in self.script else None
+        dropped = self.script.get("dropped")
+        yield Done("".join(shown), "eos", 7, Usage(4, 3), timings, reasoned, lookup, dropped)
 
     def unload(self) -> None:
         pass
