@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from engine.errors import InvalidParams
 from engine.models.progress import Progress
+from mlxcel_cli.config import silence_advice
 from mlxcel_cli.engine_backend import choose_blas, render_prompt
 from mlxcel_cli.engine_thread import Emit
 from mlxcel_cli.parity_plan import ParityPlan
@@ -41,8 +42,7 @@ def compared(
         InvalidParams: an arm or a case of that name there is none.
         EngineError: the model cannot be had, or an arm failed.
     """
-    # mlx-lm's loops bring transformers, which would advise to install PyTorch.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    silence_advice(os.environ)
     notes, warnings = choose_blas(plan.model)
     # The BLAS is chosen; from here on MLX may be imported.
     from engine.parity import parity_cases
