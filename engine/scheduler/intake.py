@@ -14,6 +14,10 @@ from engine.scheduler.job import Job
 from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.settings import SchedulerSettings
 
+GROWTH_TOKENS = CAPACITY_STEP
+"""What a row must have room to write when it enters and rows can be preempted: the engine makes as
+much room for the first one, and with less it would leave before it has paid for its prefill."""
+
 
 class Intake:
     """Makes jobs of requests that can run here, and knows the KV they share.
@@ -33,7 +37,7 @@ class Intake:
         geometry = KvGeometry(ROW_BUCKETS, CAPACITY_STEP, is_pooled=self._storage.batches)
         self.budget = KvBudget(geometry, settings.kv_budget_tokens)
         """What all rows together may allocate."""
-        self._growth_tokens = None if settings.limits.preemption is None else CAPACITY_STEP
+        self._growth_tokens = None if settings.limits.preemption is None else GROWTH_TOKENS
 
     def job(self, request: ScheduledRequest) -> Job:
         """The record of a request that can run.

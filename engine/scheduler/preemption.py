@@ -56,7 +56,8 @@ def victims(
         rows: all that run.
         policy: who goes first.
         is_enough: whether it is, when only these rows stay.
-        below: only rows of a lower priority than this may go; None: any but the last one.
+        below: only rows of a lower priority than this may go, the lowest first, lest those that
+            left preempt others in turn; None: any but the last one.
 
     Returns:
         Nobody when nobody needs to go, or when all who may go would not be enough.
@@ -65,7 +66,7 @@ def victims(
     going: list[C] = []
     order = sorted(
         (row for row in rows if row.can_be_preempted and (below is None or row.priority > below)),
-        key=lambda row: _rank(row, policy),
+        key=lambda row: (0 if below is None else -row.priority, *_rank(row, policy)),
     )
     for row in order:
         if is_enough(staying):

@@ -143,10 +143,12 @@ class Served:
                 assert held == row.prompt_tokens + row.written - 1 + ahead, row
 
 
-def alone(engine: Engine, params: SequenceParams, stops: Sequence[str] = ()) -> tuple[str, Answer]:
+def alone(
+    engine: Engine, params: SequenceParams, stops: Sequence[str] = (), *, chunk: int = 8
+) -> tuple[str, Answer]:
     """The streamed text and the answer of one request on an engine that serves nobody else."""
     pieces = []
-    for event in Session(engine, pacer=PrefillPacer(8)).generate(params, stops=stops):
+    for event in Session(engine, pacer=PrefillPacer(chunk)).generate(params, stops=stops):
         if isinstance(event, TextDelta):
             pieces.append(event.text)
         elif isinstance(event, Answer):

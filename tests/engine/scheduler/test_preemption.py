@@ -59,8 +59,14 @@ def test_rows_that_cannot_be_replayed_stay():
 def test_only_lower_priorities_give_way_to_one_that_waits():
     rows = [row(0, 99, Priority.HIGH), row(1, 50), row(2, 5, Priority.LOW)]
     assert leaving(rows, keep=2, below=Priority.NORMAL) == [2]
-    assert leaving(rows, keep=2, below=Priority.HIGH) == [1]
+    assert leaving(rows, keep=1, below=Priority.HIGH) == [2, 1]
     assert leaving(rows, keep=2, below=Priority.LOW) == []
+
+
+def test_for_one_that_waits_the_lowest_priority_leaves_whatever_the_lengths():
+    """Else the longest, once it waits, would preempt the lowest in turn."""
+    rows = [row(0, 99), row(1, 5, Priority.LOW), row(2, 7, Priority.LOW)]
+    assert leaving(rows, keep=1, below=Priority.HIGH) == [2, 1]
 
 
 def test_the_last_row_never_gives_way_to_growth():
