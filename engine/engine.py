@@ -42,9 +42,10 @@ from engine.opening import new_row
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams
 from engine.prefill import PrefillPiece
-from engine.sampling.plan import DrawReading
+from engine.sampling.plan import ChainPrograms
 from engine.sequence import Phase, RowHooks, Sequence, SuspendedRow
 from engine.snapshot import CachedPrefix, SequenceSnapshot
+from engine.steps import Steps
 from engine.ticket import Ticket
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Engine:
         loaded: what `engine.models.load` gave.
         context_tokens: most tokens a row may hold; None: the model's own context.
         clear_every: generated tokens between cache clears; 0 is never.
+        compiled: compile the sampling chain: less host work on a GPU; on a CPU MLX would build
+            each kernel with the C++ compiler.
         unmeasured_policy: what prompt lookup's ``auto`` is before widths were measured.
     """
 
@@ -68,6 +71,7 @@ class Engine:
         *,
         context_tokens: int | None = None,
         clear_every: int = 256,
+        compiled: bool = False,
         unmeasured_policy: LookupPolicy = LookupPolicy.GRADED,
     ) -> None:
         self.facts: ModelFacts = loaded.facts
@@ -77,10 +81,12 @@ class Engine:
             loaded.model, family=loaded.facts.family, context_tokens=self.context_tokens
         )
         self._storage = self.choice.storage
-        self._forwards = Forwards(loaded.model, self._storage)
+        programs = ChainPrograms() if compiled else None
+        self._forwards = Forwards(loaded.model, self._storage, programs)
         self._loaded = loaded
         self.tokenizer = loaded.tokenizer
         self._ledger = Ledger(self._storage, clear_every=clear_every)
+        self._steps = Steps(self._forwards, self._storage, self._ledger)
         self.drafting = Drafting(self._ledger, self._storage, self._forwards)
         self.unmeasured_policy = unmeasured_policy
         self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)
@@ -163,7 +169,10 @@ class Engine:
     def wants_step(self, seq: SeqId) -> bool:
         """Whether one more step may be submitted for the row before its tickets are read."""
         row = self._ledger.row(seq)
-        if row.phase is not Phase.DECODE:
+        if row.phase is not Phase.DECODE or row.lost is not None:
+            return False
+        # Behind a failed step the row has no token to go on with, and would fail its neighbours.
+        if any(ticket.error is not None or row in ticket.faults for ticket in row.in_flight):
             return False
         ahead = row.written + len(row.in_flight)
         if row.rules.max_tokens is not None and ahead >= row.rules.max_tokens:
@@ -179,39 +188,11 @@ class Engine:
 
         A step that cannot be dispatched gives a ticket whose rows fail when it is collected.
         """
-        rows = [self._ledger.row(seq) for seq in seqs]
-        assert rows, "a step has at least one row"
-        assert all(
-            row.lost or (row.phase is Phase.DECODE and len(row.in_flight) < 2) for row in rows
-        )
-        self._fit()
-        ticket = Ticket(self._forwards.layout([row for row in rows if row.lost is None]))
-        ticket.faults = {row: row.lost for row in rows if row.lost is not None}
-        if ticket.rows:
-            self._dispatch(ticket)
-        for row in rows:
-            row.in_flight.append(ticket)
-        return ticket
+        return self._steps.submit([self._ledger.row(seq) for seq in seqs])
 
     def collect(self, ticket: Ticket) -> list[StepOutcome]:
         """Read a ticket's tokens and finish each of its rows that still waits for it."""
-        rows = {row: i for row, i in ticket.rows.items() if ticket in row.in_flight}
-        outcomes = [
-            self._ledger.settle(row, fail(row, error))
-            for row, error in ticket.faults.items()
-            if ticket in row.in_flight
-        ]
-        try:
-            reading = self._read(ticket)
-        except RowError as error:
-            return outcomes + self._ledger.end([row for row in rows if not row.failed], error)
-        for row, index in rows.items():
-            if row in ticket.faults:
-                continue
-            row.in_flight.remove(ticket)
-            outcomes.append(self._ledger.commit(row, reading, index))
-        self._draw_waiting(rows)
-        return outcomes
+        return self._steps.collect(ticket)
 
     # -- verify
 
@@ -310,6 +291,8 @@ class Engine:
     def cached_tokens(self, seq: SeqId) -> int:
         """Tokens of a row's prompt whose KV is there: where its prefill begins or goes on."""
         row = self._ledger.row(seq)
+        if row.lost is not None:
+            return 0
         return min(row.prompt_tokens, self._storage.length(row.slot))
 
     def suspend(self, seq: SeqId) -> SuspendedRow:
@@ -349,47 +332,6 @@ class Engine:
         reading = self._ledger.read(drawn, readable(drawn, logits[-1:]))
         row.phase = Phase.DECODE
         return self._ledger.commit(row, reading, 0)
-
-    def _dispatch(self, ticket: Ticket) -> None:
-        try:
-            self._forwards.dispatch(ticket)
-        except guard.BACKEND_ERRORS as error:
-            ticket.error = EvalFailed(str(error))
-        except RowError as error:
-            ticket.error = error
-
-    def _read(self, ticket: Ticket) -> DrawReading:
-        if ticket.error is not None:
-            raise ticket.error
-        if not ticket.rows:
-            return DrawReading((), (), ())
-        if ticket.draw is None:
-            self._forwards.draw(ticket)
-        assert ticket.draw is not None
-        assert ticket.readable is not None
-        return self._ledger.read(ticket.draw, ticket.readable)
-
-    def _draw_waiting(self, rows: Iterable[Sequence]) -> None:
-        """Draw the steps that waited for the tokens just read (the row pipeline)."""
-        for ticket in {row.in_flight[0] for row in rows if row.in_flight}:
-            if ticket.draw is not None or ticket.error is not None or not ticket.rows:
-                continue
-            if any(ticket in row.in_flight[1:] for row in ticket.rows):
-                continue
-            try:
-                self._forwards.draw(ticket)
-            except guard.BACKEND_ERRORS as error:
-                ticket.error = EvalFailed(str(error))
-            except RowError as error:
-                ticket.error = error
-
-    def _fit(self) -> None:
-        """Let the storage shrink; rows learn their new slots."""
-        moved = self._storage.fit()
-        if moved is not None:
-            slots = {old: new for new, old in enumerate(moved)}
-            for row in self._ledger.rows.values():
-                row.slot = slots[row.slot]
 
 
 def _expected_tokens(row: Sequence) -> int:

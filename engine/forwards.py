@@ -15,7 +15,7 @@ import mlx.core as mx
 from engine import guard
 from engine.errors import HookFailed
 from engine.kv.storage import Storage
-from engine.sampling.plan import Draw, DrawPlan, DrawRow, draw
+from engine.sampling.plan import ChainPrograms, Draw, DrawPlan, DrawRow, draw
 from engine.sequence import HOOK_ERRORS, Phase, RowHooks, Sequence
 from engine.ticket import Ticket
 
@@ -26,11 +26,13 @@ class Forwards:
     Args:
         model: an mlx-lm model.
         storage: where the rows' KV lives.
+        programs: compiled sampling chains; None: they run uncompiled, as a CPU should.
     """
 
-    def __init__(self, model: Any, storage: Storage) -> None:
+    def __init__(self, model: Any, storage: Storage, programs: ChainPrograms | None = None) -> None:
         self._model = model
         self._storage = storage
+        self._programs = programs
         self._plan: DrawPlan | None = None
         self._planned: tuple[int, ...] = ()
 
@@ -90,7 +92,7 @@ class Forwards:
         appended = logits.shape[0]
         first = len(ids) - appended + 1
         row.sampler.advance(ids, first - 1)
-        plan = DrawPlan.of([row.sampler] * appended)
+        plan = DrawPlan.of([row.sampler] * appended, self._programs)
         entries = [DrawRow(row.sampler, first + i, ids[: first + i]) for i in range(appended)]
         newest = mx.array(list(ids[-appended:]), mx.int32)
         if row.hooks is not None:
@@ -149,7 +151,8 @@ class Forwards:
         assert ticket.newest is not None
         key = tuple(-1 if row is None else row.seq for row in entries)
         if self._plan is None or key != self._planned:
-            self._plan = DrawPlan.of([None if row is None else row.sampler for row in entries])
+            samplers = [None if row is None else row.sampler for row in entries]
+            self._plan = DrawPlan.of(samplers, self._programs)
             self._planned = key
         rows = [self._draw_row(row, ticket) for row in entries]
         for i, row in enumerate(entries):

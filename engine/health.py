@@ -4,7 +4,7 @@ A shared failure counts once, not once a row; any success starts the count again
 """
 
 FAILURES_ALLOWED = 8
-"""Consecutive failures after which the engine is declared sick (behaviours 2.8)."""
+"""Consecutive failures after which the engine is declared sick."""
 
 
 class Health:

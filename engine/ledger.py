@@ -64,17 +64,19 @@ class Ledger:
         return self.settle(row, commit(row, token, reading.logprobs[index]))
 
     def settle(self, row: Sequence, outcome: StepOutcome) -> StepOutcome:
-        """Cut what a finished row has in flight; a failed cut beats any finish."""
+        """Cut what a finished row has in flight; a failed cut beats any finish, not an error."""
         if not outcome.is_final:
             if self._clear_every and row.written % self._clear_every == 0:
                 mx.clear_cache()
             return outcome
         ahead = sum(ticket.appended for ticket in row.in_flight)
         row.in_flight.clear()
+        if row.lost is not None:
+            return outcome  # Its slot is another row's by now.
         try:
             self._storage.rewind(row.slot, ahead)
         except RowError as error:
-            return fail(row, error)
+            return fail(row, error) if outcome.error is None else outcome
         return outcome
 
     def end(self, rows: Iterable[Sequence], error: RowError) -> list[StepOutcome]:

@@ -79,7 +79,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds and counts of one answer; rates follow behaviours 9.5."""
+    """Seconds and counts of one answer."""
 
     prompt_n: int
     prompt_s: float

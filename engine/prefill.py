@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 PREFILL_CHUNK_TOKENS = 2048
-"""Most prompt tokens of one forward; behaviours measured TTFT 8 to 29 % below that of 512."""
+"""Most prompt tokens of one forward: 512 costs 8 to 29 % more time to the first token on GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import mlx.core as mx
 
-from engine.errors import RewindFailed
+from engine.errors import InvalidParams, RewindFailed
 from engine.kv.forward import Forward
 from engine.kv.layer import PoolLayer
 from engine.kv.storage import RowSnapshot
@@ -52,11 +52,18 @@ class Pool:
         return self._capacity
 
     def open(self, expected_tokens: int) -> int:
-        """Take the lowest free slot, growing the pool by a bucket when there is none."""
+        """Take the lowest free slot, growing the pool by a bucket when there is none.
+
+        Raises:
+            InvalidParams: the widest bucket is full.
+        """
         free = [slot for slot in range(self.rows) if slot not in self._open]
         if not free:
             free = [self.rows]
-            self._resize(next(rows for rows in ROW_BUCKETS if rows > self.rows), None)
+            wider = next((rows for rows in ROW_BUCKETS if rows > self.rows), None)
+            if wider is None:
+                raise InvalidParams("rows", f"one engine holds at most {self.rows} open rows")
+            self._resize(wider, None)
         slot = free[0]
         self._lengths[slot] = self._longest[slot] = 0
         self._open.add(slot)

@@ -96,7 +96,6 @@ def test_logits_that_are_not_numbers_end_that_row_only():
     assert engine.health.failures == 0
 
 
-@pytest.mark.xfail(strict=True, reason="collect counts the failure again for the ticket behind it")
 def test_a_read_that_fails_ends_the_rows_of_that_step_once(monkeypatch):
     engine = cycle_engine()
     seqs = begun(engine, (3,), (9,))
@@ -113,7 +112,6 @@ def test_a_read_that_fails_ends_the_rows_of_that_step_once(monkeypatch):
     assert engine.health.failures == 1
 
 
-@pytest.mark.xfail(strict=True, reason="settle cuts a lost row's old slot, now another row's")
 def test_arrays_that_cannot_be_computed_lose_every_row_but_not_the_engine(monkeypatch):
     engine = cycle_engine()
     struck, other, third = begun(engine, (3,), (9,), (1,))

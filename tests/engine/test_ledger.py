@@ -58,7 +58,6 @@ def test_a_cut_that_fails_beats_the_finish(rows, monkeypatch):
     assert row.failed
 
 
-@pytest.mark.xfail(strict=True, reason="settle lets a failed cut replace an error")
 def test_a_cut_that_fails_does_not_hide_why_the_row_failed(rows, monkeypatch):
     engine, (row, _) = rows
 

@@ -1,0 +1,114 @@
+"""Decode steps: dispatching one for some rows, and reading it when its turn comes.
+
+``submit`` reads nothing from the device, so that step n+1 is on its way before token n is read.
+What goes wrong while a step is dispatched or drawn is kept in its ticket and told when that is
+collected.
+"""
+
+from collections.abc import Iterable
+
+from engine import guard
+from engine.commit import fail
+from engine.errors import EvalFailed, RowError
+from engine.forwards import Forwards
+from engine.kv.storage import Storage
+from engine.ledger import Ledger
+from engine.outcome import StepOutcome
+from engine.sampling.plan import DrawReading
+from engine.sequence import Phase, Sequence
+from engine.ticket import Ticket
+
+
+class Steps:
+    """Steps of the rows of a ledger."""
+
+    def __init__(self, forwards: Forwards, storage: Storage, ledger: Ledger) -> None:
+        self._forwards = forwards
+        self._storage = storage
+        self._ledger = ledger
+
+    def submit(self, rows: list[Sequence]) -> Ticket:
+        """Dispatch one step of rows that decode.
+
+        A step that cannot be dispatched gives a ticket whose rows fail when it is collected.
+        """
+        assert rows, "a step has at least one row"
+        assert all(
+            row.lost or (row.phase is Phase.DECODE and len(row.in_flight) < 2) for row in rows
+        )
+        self._fit()
+        ticket = Ticket(self._forwards.layout([row for row in rows if row.lost is None]))
+        ticket.faults = {row: row.lost for row in rows if row.lost is not None}
+        if ticket.rows:
+            self._dispatch(ticket)
+        for row in rows:
+            row.in_flight.append(ticket)
+        return ticket
+
+    def collect(self, ticket: Ticket) -> list[StepOutcome]:
+        """Read a ticket's tokens and finish each of its rows that still waits for it."""
+        reading: DrawReading | None = None
+        failure: RowError | None = None
+        # A ticket no row waits for is not read: its failure was told with the step before.
+        if any(ticket in row.in_flight for row in ticket.rows):
+            try:
+                reading = self._read(ticket)
+            except RowError as error:
+                failure = error
+        # Reading may have drawn, and a draw finds faults.
+        outcomes = [
+            self._ledger.settle(row, fail(row, error))
+            for row, error in ticket.faults.items()
+            if ticket in row.in_flight
+        ]
+        rows = {row: i for row, i in ticket.rows.items() if ticket in row.in_flight}
+        if failure is not None:
+            return outcomes + self._ledger.end(rows, failure)
+        later = {row.in_flight[1] for row in rows if len(row.in_flight) > 1}
+        for row, index in rows.items():
+            assert reading is not None
+            row.in_flight.remove(ticket)
+            outcomes.append(self._ledger.commit(row, reading, index))
+        self._draw_waiting(later)
+        return outcomes
+
+    def _dispatch(self, ticket: Ticket) -> None:
+        try:
+            self._forwards.dispatch(ticket)
+        except guard.BACKEND_ERRORS as error:
+            ticket.error = EvalFailed(str(error))
+        except RowError as error:
+            ticket.error = error
+
+    def _read(self, ticket: Ticket) -> DrawReading:
+        if ticket.draw is None and ticket.error is None:
+            self._draw(ticket)
+        if ticket.error is not None:
+            raise ticket.error
+        assert ticket.draw is not None
+        assert ticket.readable is not None
+        return self._ledger.read(ticket.draw, ticket.readable)
+
+    def _draw_waiting(self, tickets: Iterable[Ticket]) -> None:
+        """Draw the steps that waited for the tokens just read (the row pipeline)."""
+        for ticket in tickets:
+            places = [row.in_flight.index(ticket) for row in ticket.rows if ticket in row.in_flight]
+            if ticket.draw is None and ticket.error is None and places and not any(places):
+                self._draw(ticket)
+
+    def _draw(self, ticket: Ticket) -> None:
+        try:
+            self._forwards.draw(ticket)
+        except guard.BACKEND_ERRORS as error:
+            ticket.error = EvalFailed(str(error))
+        except RowError as error:
+            ticket.error = error
+
+    def _fit(self) -> None:
+        """Let the storage shrink; rows learn their new slots."""
+        moved = self._storage.fit()
+        if moved is not None:
+            slots = {old: new for new, old in enumerate(moved)}
+            for row in self._ledger.rows.values():
+                if row.lost is None:
+                    row.slot = slots[row.slot]
