@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from engine import guard
-from engine.errors import EngineError
 from engine.models.reference import forced_choices, reference_logits
 from engine.opening import new_row
 from engine.outcome import SeqId
@@ -32,7 +31,7 @@ DECIDED_GAP = 2.0
 """Gap from which a choice that differs from the judge's is a mismatch, when an answer is forced."""
 
 
-class ArmUnfit(EngineError):
+class ArmUnfit(Exception):
     """An arm cannot serve this model or case; the message says why."""
 
 

@@ -87,7 +87,7 @@ def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
     if max_tokens < 1:
         raise InvalidParams("--max-tokens", f"must be 1 or more here, got {max_tokens}")
     if not 1 <= batch <= BATCH_LIMIT:
-        raise InvalidParams("--batch", f"must be from 1 to {BATCH_LIMIT}, got {batch}")
+        raise InvalidParams("--rows", f"must be from 1 to {BATCH_LIMIT}, got {batch}")
     if options.gap is not None and not options.gap >= 0:
         raise InvalidParams("--gap", f"must be 0 or more, got {options.gap}")
     chunk = settings.machine.prefill_chunk

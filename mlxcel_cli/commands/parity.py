@@ -74,7 +74,7 @@ Gap = Annotated[
 Batch = Annotated[
     int | None,
     typer.Option(
-        "--batch", metavar="N", rich_help_panel=COMPARISON,
+        "--rows", metavar="N", rich_help_panel=COMPARISON,
         help="Rows of the batch arm, the judged one included. Default: 4.",
     ),
 ]  # fmt: skip

@@ -119,7 +119,7 @@ def test_prompts_come_from_a_file_one_a_line(folder, capsys, tmp_path):
         (["--arms", "engine"], "--arms: name more"),
         (["--cases", "hot"], "--cases: 'hot' is none of greedy, penalised, seeded"),
         (["--gap", "-1"], "--gap: must be 0 or more"),
-        (["--batch", "0"], "--batch: must be from 1 to 64"),
+        (["--rows", "0"], "--rows: must be from 1 to 64"),
         (["-n", "0"], "--max-tokens: must be 1 or more"),
         (["--seed", "-2"], "--seed: must be -1 or"),
         (["-p", " "], "prompt: is empty"),

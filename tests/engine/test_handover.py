@@ -95,6 +95,25 @@ def test_a_row_restored_while_its_prompt_is_read_goes_on_with_the_prompt(kind):
 
 
 @every_kind
+def test_a_row_that_joined_with_its_last_prompt_token_in_flight_is_one_that_still_reads(kind):
+    params = request()
+    expected = run_alone(engine_of(kind), params).tokens
+    engine, other = engine_of(kind), engine_of(kind)
+    seq = engine.open(params)
+    for start, stop in ((0, 8), (8, 16), (16, 24), (24, 29)):
+        engine.prefill(seq, PrefillPiece(start, stop, is_last=False))
+    engine.join(seq)
+    ticket = engine.submit([seq])
+    snapshot = engine.snapshot(seq)
+    assert (snapshot.written, snapshot.kv.tokens) == ((), 29)
+    restored = other.restore(snapshot)
+    prefill(other, restored, cached=29)
+    assert rest_of(other, restored) == expected
+    engine.collect(ticket)
+    assert rest_of(engine, seq) == expected
+
+
+@every_kind
 def test_a_row_leaves_a_batch_and_joins_another_and_no_neighbour_notices(kind):
     requests = [request(20, shift=1), request(30, shift=2, sampling=SEEDED), request(9, shift=5)]
     expected = [one.tokens for one in run_together(engine_of(kind), requests)]
