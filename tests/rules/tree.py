@@ -18,8 +18,14 @@ PLANNING = tuple(
         "engine/lookup/ngram_index.py",
         "engine/lookup/governor.py",
         "engine/lookup/drafter.py",
+        "engine/scheduler/queue.py",
+        "engine/scheduler/budget.py",
+        "engine/scheduler/preemption.py",
+        "engine/scheduler/state.py",
         "engine/scheduler/admission.py",
         "engine/scheduler/tick.py",
+        "engine/scheduler/request.py",
+        "engine/scheduler/stats.py",
     )
 )
 """Modules that decide on plain values; those that do not exist yet are passed over."""
