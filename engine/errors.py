@@ -16,6 +16,7 @@ EngineError
 ├── QueueFull            as many requests wait as may
 ├── KvBudgetExceeded     a request needs more KV than the budget ever has
 ├── UnknownSequence      no such sequence is open
+├── DrafterOutOfStep     a drafter lost its row; it is dropped, and the row goes on plainly
 ├── SnapshotError        a row's snapshot cannot be taken, cut, read or restored
 │   ├── SnapshotCorrupt      a file is no snapshot, damaged, or of another version
 │   └── SnapshotMismatch     it was made by another model or setup; names the differences
@@ -161,6 +162,10 @@ class SnapshotMismatch(SnapshotError):
         self.differences = differences
         """Each names a property, what it is there and what it is here."""
         super().__init__(f"the snapshot is of another model or setup: {'; '.join(differences)}")
+
+
+class DrafterOutOfStep(EngineError):
+    """A drafter's context is not its row's: the drafter is dropped, the row goes on plainly."""
 
 
 class RowError(EngineError):

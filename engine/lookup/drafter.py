@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from engine.errors import EngineError
+from engine.errors import DrafterOutOfStep
 from engine.lookup.auto_governor import AGREEMENT_BANDS
 from engine.lookup.governor import Governor
 from engine.lookup.ngram_index import NgramIndex
@@ -21,10 +21,6 @@ from engine.params import SpeculationParams
 
 EMPTY_ASKS_BEFORE_PIPELINING = 3
 """Asks in a row without a proposal after which plain rounds keep a step in flight."""
-
-
-class DrafterOutOfStep(EngineError):
-    """A drafter's context is not its row's: the drafter is dropped, the row goes on plainly."""
 
 
 class Drafter(Protocol):

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.errors import EngineError, UnknownSequence
+from engine.errors import DrafterOutOfStep, EngineError, UnknownSequence
 from mlxcel_cli.exit_codes import ExitCode, error_type, exit_code
 
-BUGS_OF_OURS = {UnknownSequence}
+BUGS_OF_OURS = {UnknownSequence, DrafterOutOfStep}
 """No command line can cause these; they end as unforeseen failures."""
 
 

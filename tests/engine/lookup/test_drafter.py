@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.errors import DrafterOutOfStep
 from engine.lookup.auto_governor import AutoGovernor
-from engine.lookup.drafter import Drafter, DrafterOutOfStep, PromptLookup
+from engine.lookup.drafter import Drafter, PromptLookup
 from engine.lookup.governor import FixedGovernor, GatedGovernor, GradedGovernor
 from engine.lookup.reference import ReferenceText
 from engine.lookup.widths import WidthCosts

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from engine import guard
 from engine.engine import Engine
-from engine.errors import EvalFailed, NonFiniteLogits, RewindFailed
+from engine.errors import DrafterOutOfStep, EvalFailed, NonFiniteLogits, RewindFailed
 from engine.finish import FinishCause
 from engine.lookup.auto_governor import governor_for
-from engine.lookup.drafter import DrafterOutOfStep
 from engine.lookup.reference import ReferenceText
 from engine.lookup.rounds import Rounds
 from engine.lookup.widths import WidthCosts
