@@ -1,0 +1,1 @@
+"""Benchmarks that run on any local model, behind `mlxcel bench`."""
