@@ -38,7 +38,39 @@ class Admission:
     reason: WaitReason | None = None
 
 
-def admit(state: TickState, prefill_room: int | None) -> Admission:
+SMALLEST_PART = 8
+"""A prompt counts at least this part of a piece: the shortest forward reads all weights, too."""
+
+
+class PrefillShare:
+    """The short prompts that one tick reads, counted in tokens.
+
+    Args:
+        chunk_tokens: most tokens of a piece; 0: any number, and everybody's prompt is read.
+        pieces: how many pieces' worth there is.
+    """
+
+    def __init__(self, chunk_tokens: int, pieces: int) -> None:
+        self._chunk_tokens = chunk_tokens
+        self._left = chunk_tokens * pieces
+        self._is_untouched = True
+
+    def take(self, prefill_tokens: int) -> bool:
+        """Whether there is room for the next piece of a prompt; if so it is taken.
+
+        An untouched share has room for any piece.
+        """
+        if not self._chunk_tokens:
+            return True
+        piece = min(prefill_tokens, self._chunk_tokens)
+        if piece > self._left and not self._is_untouched:
+            return False
+        self._is_untouched = False
+        self._left -= max(piece, self._chunk_tokens // SMALLEST_PART)
+        return True
+
+
+def admit(state: TickState, share: PrefillShare) -> Admission:
     """Who enters.
 
     The queue's order is kept, but for one thing: while a long prefill is parked, shorter prompts
@@ -47,8 +79,7 @@ def admit(state: TickState, prefill_room: int | None) -> Admission:
 
     Args:
         state: rows and queue.
-        prefill_room: prompt tokens that this tick still has for short prompts; None: any number.
-            An untouched share takes one prompt of any length.
+        share: what this tick still reads of short prompts; entrants take their part.
     """
     entrants: list[Entrant] = []
     room = [row.room_tokens for row in state.rows]
@@ -67,23 +98,14 @@ def admit(state: TickState, prefill_room: int | None) -> Admission:
             [*room, waiting.room_tokens], state.shape
         ):
             reason = WaitReason.NO_KV
-        elif not is_long and not _has_share(state, waiting, prefill_room):
+        elif not is_long and not share.take(waiting.prefill_tokens):
             reason = WaitReason.PREFILL
         if reason is not None:
             return _blocked(entrants, passed, waiting, reason)
         entrants.append(Entrant(waiting, is_long))
         room.append(waiting.room_tokens)
         parked = parked or is_long
-        if prefill_room is not None and not is_long:
-            prefill_room -= waiting.prefill_tokens
     return _blocked(entrants, passed, None, WaitReason.PREFILL)
-
-
-def _has_share(state: TickState, waiting: WaitingState, prefill_room: int | None) -> bool:
-    """Whether this tick still reads a piece of a short prompt."""
-    if prefill_room is None or prefill_room == state.chunk_tokens:
-        return True
-    return min(waiting.prefill_tokens, state.chunk_tokens) <= prefill_room
 
 
 def _blocked(

@@ -4,7 +4,9 @@ The rules, each pinned by a test:
     - decode steps are never left out for a prefill: a plan names both;
     - a short prompt is read ahead of the step it joins, so its first token comes after about one
       tick and its own prefill, whatever else is parked;
-    - a tick reads about one piece of short prompts, so that nobody's next token waits longer;
+    - a tick reads about one piece of short prompts, so that nobody's next token waits longer, and
+      up to `BURST_PIECES` when many prompts come to few rows: steps of few rows are a poor use of
+      the machine;
     - a parked prefill gets one piece every `Limits.grant_interval` steps, one step later at most
       when a short prompt is read in that tick, and a piece a tick while nobody decodes: a prompt
       of C pieces has its first token after at most C * (interval + 1) ticks;
@@ -14,9 +16,13 @@ The rules, each pinned by a test:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.scheduler.admission import Admission, Entrant, WaitReason, admit
+from engine.scheduler.admission import Admission, Entrant, PrefillShare, WaitReason, admit
 from engine.scheduler.preemption import victims
 from engine.scheduler.state import RowState, TickState
+
+BURST_PIECES = 4
+"""Most pieces of short prompts in one tick, about two seconds. Reading 16 prompts of 38 pieces one
+piece a step would add 38 steps of part of the rows to the 64 that all of them take together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,8 @@ class TickPlan:
 
 def plan_tick(state: TickState) -> TickPlan:
     """The plan for the next tick; a function of ``state`` alone."""
-    short, room = _short_grants(state)
-    admission = admit(state, room) if state.waiting else Admission()
+    short, share = _short_grants(state)
+    admission = admit(state, share) if state.waiting else Admission()
     short += [
         _grant(state, entrant.waiting.id, entrant.waiting.prefill_tokens)
         for entrant in admission.entrants
@@ -97,20 +103,25 @@ def steps_since_piece(state: TickState, plan: TickPlan) -> int:
     return min(after, max(0, state.limits.grant_interval - 1))
 
 
-def _short_grants(state: TickState) -> tuple[list[Grant], int | None]:
-    """Pieces of short prompts that are being read, and the tokens left for others."""
-    room = state.chunk_tokens or None
+def _short_grants(state: TickState) -> tuple[list[Grant], PrefillShare]:
+    """Pieces of short prompts that are being read, and what the tick still has for others."""
+    share = PrefillShare(state.chunk_tokens, _share_pieces(state))
     grants: list[Grant] = []
     for row in state.rows:
         if not row.prefill_left or row.is_long:
             continue
-        grant = _grant(state, row.id, row.prefill_left)
-        if room is not None:
-            if grants and grant.tokens > room:
-                break
-            room -= grant.tokens
-        grants.append(grant)
-    return grants, room
+        if not share.take(row.prefill_left):
+            break
+        grants.append(_grant(state, row.id, row.prefill_left))
+    return grants, share
+
+
+def _share_pieces(state: TickState) -> int:
+    """Pieces of short prompts that this tick reads: more when more come than decode."""
+    decoding = sum(1 for row in state.rows if not row.prefill_left)
+    free = max(0, state.limits.parallel - len(state.rows))
+    coming = len(state.rows) - decoding + min(free, len(state.waiting))
+    return max(1, min(BURST_PIECES, 2 * coming // max(1, decoding)))
 
 
 def _parked_grants(

@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 from engine.errors import ContextOverflow, KvBudgetExceeded
 from engine.outcome import SeqId
 from engine.params import SequenceParams
-from engine.scheduler.admission import WaitReason, admit, context_bound, room_tokens
+from engine.scheduler.admission import (
+    PrefillShare,
+    WaitReason,
+    admit,
+    context_bound,
+    room_tokens,
+)
 from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
 from engine.scheduler.queue import Priority
 from engine.scheduler.state import Limits, RowState, TickState, WaitingState
@@ -26,12 +32,16 @@ def state(*waiting: WaitingState, rows: tuple[RowState, ...] = (), **kw) -> Tick
     return TickState(limits, rows, waiting, chunk_tokens=32, **kw)
 
 
-def entering(found: TickState, room: int | None = 32) -> list[str]:
-    return [entrant.waiting.id for entrant in admit(found, room).entrants]
+def share(pieces: int = 1, chunk: int = 32) -> PrefillShare:
+    return PrefillShare(chunk, pieces)
 
 
-def reason(found: TickState, room: int | None = 32) -> tuple[str | None, WaitReason | None]:
-    admission = admit(found, room)
+def entering(found: TickState, left: PrefillShare | None = None) -> list[str]:
+    return [entrant.waiting.id for entrant in admit(found, left or share()).entrants]
+
+
+def reason(found: TickState) -> tuple[str | None, WaitReason | None]:
+    admission = admit(found, share())
     blocked = admission.blocked
     return None if blocked is None else blocked.id, admission.reason
 
@@ -58,16 +68,31 @@ def test_an_untouched_share_takes_a_prompt_of_several_pieces():
 
 
 def test_a_share_that_is_spent_takes_nobody():
-    assert entering(state(waits("a", 5)), room=4) == []
+    spent = share()
+    assert spent.take(30)
+    assert entering(state(waits("a", 5)), spent) == []
+
+
+def test_a_share_of_several_pieces_takes_more():
+    assert entering(state(waits("a", 20), waits("b", 20), waits("c", 20)), share(2)) == [
+        "a",
+        "b",
+        "c",
+    ]
+
+
+def test_the_shortest_prompt_counts_an_eighth_of_a_piece():
+    found = state(*[waits(str(i), 1) for i in range(12)], parallel=20)
+    assert len(entering(found)) == 8
 
 
 def test_without_pieces_all_enter():
     found = TickState(Limits(), (), (waits("a", 9999), waits("b", 9999)), chunk_tokens=0)
-    assert entering(found, None) == ["a", "b"]
+    assert entering(found, share(chunk=0)) == ["a", "b"]
 
 
 def test_a_prompt_of_too_many_pieces_is_parked():
-    admission = admit(state(waits("a", 64), waits("b", 65)), 64)
+    admission = admit(state(waits("a", 64), waits("b", 65)), share(2))
     assert [(e.waiting.id, e.is_long) for e in admission.entrants] == [("a", False), ("b", True)]
 
 
@@ -116,7 +141,7 @@ def test_admission_keeps_slots_budget_and_order(queue, running, parallel, positi
     rows = tuple(runs(f"r{i}", room) for i, room in enumerate(running))
     waiting = tuple(waits(str(i), *one) for i, one in enumerate(queue))
     found = state(*waiting, rows=rows, parallel=parallel, budget=budget)
-    admission = admit(found, 32)
+    admission = admit(found, share())
     entered = admission.entrants
     assert len(rows) + len(entered) <= max(parallel, len(rows))
     if entered:

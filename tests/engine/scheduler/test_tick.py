@@ -65,9 +65,23 @@ def test_a_short_prompt_is_read_in_the_tick_that_admits_it_beside_a_parked_one()
     assert plan.decode == ("a",)
 
 
-def test_short_prompts_share_one_piece_s_worth_of_a_tick():
-    plan = plan_tick(state(reads("a", 10), reads("b", 20), reads("c", 10)))
+def test_short_prompts_share_one_piece_s_worth_of_a_tick_beside_many_rows():
+    many = [decodes(f"r{i}") for i in range(4)]
+    plan = plan_tick(state(*many, reads("a", 10), reads("b", 20), reads("c", 10)))
     assert granted(plan) == [("a", 10), ("b", 20)]
+
+
+@pytest.mark.parametrize(
+    ("decoding", "coming", "pieces"),
+    [(0, 1, 2), (0, 9, 4), (1, 1, 2), (1, 2, 4), (2, 2, 2), (4, 4, 2), (4, 3, 1), (9, 1, 1)],
+)
+def test_a_burst_of_prompts_to_few_rows_is_read_faster(decoding: int, coming: int, pieces: int):
+    """However many of them still wait."""
+    rows = [decodes(f"r{i}") for i in range(decoding)]
+    reading = [reads(f"s{i}", CHUNK) for i in range((coming + 1) // 2)]
+    waiting = tuple(waits(f"w{i}", CHUNK) for i in range(coming // 2))
+    plan = plan_tick(state(*rows, *reading, waiting=waiting, parallel=20))
+    assert len(plan.prefill) == min(pieces, coming)
 
 
 def test_a_short_prompt_of_several_pieces_gets_one_a_tick_whoever_decodes():
@@ -76,7 +90,8 @@ def test_a_short_prompt_of_several_pieces_gets_one_a_tick_whoever_decodes():
 
 
 def test_a_prompt_that_does_not_fit_the_rest_of_the_share_waits_for_the_next_tick():
-    plan = plan_tick(state(reads("a", 20), waiting=(waits("b", 20),)))
+    many = [decodes(f"r{i}") for i in range(4)]
+    plan = plan_tick(state(*many, reads("a", 20), waiting=(waits("b", 20),), parallel=9))
     assert granted(plan) == [("a", 20)]
     assert plan.entrants == ()
     assert plan.blocked is WaitReason.PREFILL
