@@ -5,8 +5,7 @@ from typing import Protocol
 
 from engine.outcome import Timings
 from mlxcel_cli.answers import Done, ModelReport, Piece
-from mlxcel_cli.exit_codes import error_type
-from mlxcel_cli.failures import failure_text
+from mlxcel_cli.failures import error_object
 from mlxcel_cli.output import Output
 from mlxcel_cli.signals import ReaderGone
 
@@ -88,8 +87,7 @@ class JsonWriter:
         """Write the ``error`` object."""
         if isinstance(error, ReaderGone):
             return False
-        fault = {"type": error_type(error), "message": failure_text(error)}
-        self._output.json_line({"type": "error", "error": fault})
+        self._output.json_line(error_object(error))
         return True
 
 

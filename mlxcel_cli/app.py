@@ -6,13 +6,16 @@ Imports little, so that Ctrl-C is noticed from the first moment on.
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import takewhile
 from typing import NoReturn
 
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.signals import Interrupted, StopSignals
 
 PROGRAM = "mlxcel"
+LAST_STANDARD_DESCRIPTOR = 2
 LAST_WAIT_S = 0.5
 """How long an interrupted program waits for its engine thread to end in order."""
 
@@ -28,9 +31,12 @@ def serve_main() -> NoReturn:
 
 
 def _main(arguments: list[str]) -> NoReturn:
+    signals = StopSignals()
     try:
-        StopSignals().install()
+        signals.install()
+        _fill_descriptors()
         code = run(arguments)
+        signals.end_at_once()
     except Interrupted as stop:
         code = stop.exit_code
         _tell("terminated" if code == ExitCode.TERMINATED else "interrupted")
@@ -51,23 +57,49 @@ def run(arguments: list[str]) -> int:
     try:
         result = command_tree().main(arguments, prog_name=PROGRAM, standalone_mode=False)
     except Exception as error:  # noqa: BLE001 - told, and never swallowed
-        return _fail(error)
+        return _fail(error, as_json="--json" in takewhile(lambda word: word != "--", arguments))
     return result if isinstance(result, int) else ExitCode.OK
 
 
-def _fail(error: Exception) -> int:
+def _fill_descriptors() -> None:
+    """Give a closed stdin, stdout or stderr to ``/dev/null``.
+
+    Else the next file that is opened takes its number: what a library writes to stdout would go
+    into a model, and MLX takes a file with the number 0 for one that failed to open.
+    """
+    with suppress(OSError):
+        while (lowest := os.open(os.devnull, os.O_RDWR)) <= LAST_STANDARD_DESCRIPTOR:
+            pass
+        os.close(lowest)
+
+
+def _fail(error: Exception, *, as_json: bool) -> int:
     from mlxcel_cli.config import debug_asked
-    from mlxcel_cli.failures import failure_text, traceback_text, usage_text
+    from mlxcel_cli.failures import error_object, failure_text, traceback_text, usage_text
 
     if debug_asked(os.environ):
         _write(traceback_text(error))
     usage = usage_text(error)
+    if as_json and _write_object(error_object(error)):
+        return ExitCode.USAGE if usage is not None else exit_code(error)
     if usage is not None:
         _write(usage)
         return ExitCode.USAGE
     if text := failure_text(error):
         _tell(text)
     return exit_code(error)
+
+
+def _write_object(fault: Mapping[str, object]) -> bool:
+    """Write an error's JSON to stdout; False leaves it to stderr."""
+    from mlxcel_cli.output import standard_output
+    from mlxcel_cli.signals import ReaderGone
+
+    try:
+        standard_output(os.environ).json_line(fault)
+    except (OSError, ValueError, ReaderGone):
+        return False
+    return True
 
 
 def _tell(text: str) -> None:

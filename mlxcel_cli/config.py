@@ -9,6 +9,7 @@ comes before the default. This is the only place that reads the environment.
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
@@ -173,7 +174,7 @@ def _read_file(
         if must_exist:
             raise InvalidParams("--config", f"there is no file {path}") from None
         return {}, {}, {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib raises both for what is not TOML
         raise InvalidParams(str(path), f"is not a TOML file in UTF-8: {error}") from error
     aliases = _texts(path, content, "aliases", 'small = "a/b"')
     keys = _texts(path, content, "keys", 'stop = "escape"')
@@ -210,7 +211,7 @@ def _checked(path: Path, table: Mapping[str, object], *, where: str) -> dict[str
 def _from_toml(place: str, kind: type, value: object) -> object:
     # TOML's true is a Python int too, and an integer is a fair value for a number.
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _to_float(value)
     if kind is list:
         texts = [value] if isinstance(value, str) else value
         if isinstance(texts, list) and all(isinstance(one, str) for one in texts):
@@ -218,6 +219,13 @@ def _from_toml(place: str, kind: type, value: object) -> object:
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise InvalidParams(place, f"must be {_allowed(kind)}, not {value!r}")
+
+
+def _to_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # TOML's integers have no bound; the range check refuses this one
+        return math.inf if value > 0 else -math.inf
 
 
 def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
@@ -236,7 +244,7 @@ def _from_text(place: str, kind: type, text: str) -> object:
         if kind is list:
             return _to_texts(text)
         return kind(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidParams(place, f"must be {_allowed(kind)}, not {text!r}") from None
 
 

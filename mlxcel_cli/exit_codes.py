@@ -53,6 +53,7 @@ class ExitCode(IntEnum):
     TEMPLATE = 10, "The chat template is broken or refused the messages."
     GENERATION = 11, "The answer broke off: the backend failed while it computed."
     STORAGE = 12, "A file could not be read or written: a full disk, a missing permission."
+    HUNG_UP = 129, "SIGHUP: the terminal was closed."
     INTERRUPTED = 130, "Ctrl-C (SIGINT); what was written stays."
     BROKEN_PIPE = 141, "The reader of stdout went away (`| head -1`), as after any SIGPIPE."
     TERMINATED = 143, "SIGTERM; what was written stays."
@@ -78,6 +79,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (EngineError, ExitCode.FAILED),
     (ReaderGone, ExitCode.BROKEN_PIPE),
     (BrokenPipeError, ExitCode.BROKEN_PIPE),
+    (ConnectionError, ExitCode.GENERATION),
     (OSError, ExitCode.STORAGE),
     (BaseException, ExitCode.FAILED),
 )

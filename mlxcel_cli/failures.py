@@ -6,6 +6,7 @@ from typing import Any
 import typer
 
 from engine.errors import EngineError, InvalidParams
+from mlxcel_cli.exit_codes import error_type
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.signals import ReaderGone
@@ -30,6 +31,16 @@ def failure_text(error: BaseException) -> str:
         f"internal error: {type(error).__name__}: {error} "
         "(set MLXCEL_DEBUG=1 to see the traceback, and please report it)"
     )
+
+
+def error_object(error: BaseException) -> dict[str, object]:
+    """What ``--json`` writes in place of a result."""
+    if isinstance(error, _usage_error()):
+        usage: Any = error
+        fault = {"type": error_type(InvalidParams("", "")), "message": str(usage.format_message())}
+    else:
+        fault = {"type": error_type(error), "message": failure_text(error)}
+    return {"type": "error", "error": fault}
 
 
 def usage_text(error: BaseException) -> str | None:

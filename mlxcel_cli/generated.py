@@ -75,7 +75,7 @@ def exit_codes_page() -> str:
             "|---|---|---|",
             *rows,
             "",
-            "With `--json` an error is also an object on stdout:",
+            "With `--json` an error is an object on stdout instead of a line on stderr:",
             '`{"type": "error", "error": {"type": "model_not_found", "message": "..."}}`.',
             "",
         )

@@ -6,6 +6,7 @@ once, whatever the engine thread is doing.
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from engine.errors import InvalidParams
@@ -45,7 +46,7 @@ from mlxcel_cli.progress_text import progress_text
 from mlxcel_cli.prompt_input import PromptInput, plan_prompt, process_stdin, read_prompt
 from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.sampling_values import parse_biases, sampling_params
-from mlxcel_cli.signals import Interrupted
+from mlxcel_cli.signals import Interrupted, ReaderGone
 
 GREEDY = SamplingParams()
 """What generate samples with when nothing says otherwise: the same prompt, the same answer."""
@@ -95,7 +96,9 @@ def generate_once(options: GenerateOptions) -> int:
         _Generation(options, settings, output, writer).run(new_backend())
     except Interrupted:
         output.clear_progress()
-        writer.broke_off()
+        # A terminal that was closed, a full disk: the signal is what ended the program.
+        with suppress(OSError, ReaderGone):
+            writer.broke_off()
         raise
     except Exception as error:
         output.clear_progress()

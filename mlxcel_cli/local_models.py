@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from engine.errors import InvalidParams
 from mlxcel_cli.paths import cache_home, hub_cache, options_file
 
 STARTER = "starter"
@@ -16,14 +17,18 @@ def local_model_names(environ: Mapping[str, str] = os.environ) -> list[str]:
 
     What cannot be read is left out: a TAB is no place for an error.
     """
-    names = {STARTER, *_aliases(options_file(environ))}
-    names.update(_hub_ids(hub_cache(environ)))
-    names.update(_converted(cache_home(environ) / "models"))
+    names = {STARTER}
+    with suppress(InvalidParams):
+        names.update(_aliases(options_file(environ)))
+    with suppress(InvalidParams):
+        names.update(_hub_ids(hub_cache(environ)))
+    with suppress(InvalidParams):
+        names.update(_converted(cache_home(environ) / "models"))
     return sorted(names)
 
 
 def _aliases(path: Path) -> list[str]:
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         aliases = tomllib.loads(path.read_text(encoding="utf-8")).get("aliases")
         if isinstance(aliases, dict):
             return list(aliases)

@@ -32,6 +32,8 @@ class Output:
         self._rewrites = _is_terminal(stderr) and not dumb
         self._progress_columns = 0
         self._at_line_start = True
+        encoding = getattr(stdout, "encoding", None) or "utf-8"
+        self._writes_unicode = encoding.lower().startswith("utf")
 
     def write(self, text: str, *, dim: bool = False) -> None:
         """Write to stdout at once.
@@ -66,7 +68,7 @@ class Output:
 
     def json_line(self, value: Mapping[str, object]) -> None:
         """Write one JSON object on a line of its own to stdout."""
-        self.line(json.dumps(value, ensure_ascii=False))
+        self.line(json.dumps(value, ensure_ascii=not self._writes_unicode))
 
     def note(self, text: str) -> None:
         """Write one line to stderr; a stderr that is gone loses it silently."""
@@ -88,6 +90,11 @@ class Output:
             columns = min(self._progress_columns, shutil.get_terminal_size().columns - 1)
             self._to_stderr("\r" + " " * columns + "\r")
             self._progress_columns = 0
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether stdout is a terminal."""
+        return _is_terminal(self._stdout)
 
     @property
     def shows_progress(self) -> bool:

@@ -113,7 +113,9 @@ def parse_messages(text: str) -> tuple[dict[str, object], ...]:
     """
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except RecursionError:
+        raise InvalidParams("--messages", "is nested too deeply") from None
+    except ValueError as error:
         raise InvalidParams("--messages", f"is not JSON: {error}") from None
     if isinstance(value, dict) and "messages" in value:
         value = value["messages"]

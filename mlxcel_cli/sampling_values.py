@@ -9,6 +9,7 @@ from engine.params import SamplingParams
 from mlxcel_cli.sampling_options import SamplingOptions
 
 NO_BREAKERS = "none"
+_ID_DIGITS = 20
 _APART = frozenset({"seed", "logit_bias", "dry_sequence_breakers"})
 
 
@@ -56,4 +57,6 @@ def _parse_bias(text: str) -> tuple[int | str, float]:
         )
     if len(token) > 2 and token[0] == token[-1] == '"':
         return token[1:-1], bias
-    return (int(token) if token.isdecimal() else token), bias
+    # An id of more digits than any vocabulary has is refused by the engine, once it is an int.
+    is_id = token.removeprefix("-").isdecimal()
+    return (int(token[:_ID_DIGITS]) if is_id else token), bias

@@ -1,4 +1,4 @@
-"""Turns SIGINT and SIGTERM into one exception on the main thread; a second one exits hard.
+"""Turns SIGINT, SIGTERM and SIGHUP into one exception on the main thread; a second one exits hard.
 
 SIGPIPE, which Python reports as an error of the write, has its exception here too.
 """
@@ -42,11 +42,15 @@ class StopSignals:
         self._asked = False
 
     def install(self) -> None:
-        """Take over SIGINT and SIGTERM; called on the main thread, before heavy imports."""
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            # nohup and shells without job control ignore SIGINT on purpose.
+        """Take over the signals that ask to stop; on the main thread, before heavy imports."""
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup and shells without job control ignore one of them on purpose.
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 signal.signal(signum, self._on_signal)
+
+    def end_at_once(self) -> None:
+        """From now on the first signal ends the process: what was asked is done."""
+        self._asked = True
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         stop = Interrupted(signum)

@@ -66,7 +66,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise ModelFileError(path, f"cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):
         raise ModelFileError(path, "does not hold a JSON object")
@@ -137,7 +137,7 @@ def read_header(file: Path) -> dict[str, Any]:
             raise ModelFileError(file, "truncated: the safetensors header is cut short")
         try:
             header = json.loads(handle.read(header_bytes))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelFileError(file, f"corrupt safetensors header: {error}") from error
     if not isinstance(header, dict):
         raise ModelFileError(file, "corrupt safetensors header")

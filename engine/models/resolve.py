@@ -28,6 +28,7 @@ from engine.models.progress import ProgressReport, no_report
 from engine.models.starter import STARTER_NAME, ensure_starter, starter_folder
 
 _PULL = "to fetch it, type: mlxcel models pull {}"
+_NO_MODEL = f"is no model: a folder with {CONFIG} or a .gguf file is one"
 _LIST = "mlxcel models list shows what is on this machine"
 
 
@@ -149,7 +150,13 @@ def _means_starter(name: str) -> bool:
 
 
 def _by_path(name: str) -> LocalModel | None:
-    """Return the model at the path `name`; None when it is no path to a model."""
+    """Return the model at the path `name`; None when it is no path to a model.
+
+    A working folder must not change what `starter` means, nor hide a model behind a file that
+    happens to have its name.
+    """
+    if name.lower() == STARTER:
+        return None
     try:
         path = Path(name).expanduser()
         is_file, is_folder = path.is_file(), path.is_dir()
@@ -162,11 +169,18 @@ def _by_path(name: str) -> LocalModel | None:
         return _gguf_file(_only_gguf(path))
     if is_file and path.suffix.lower() == ".gguf":
         return _gguf_file(path)
-    if is_file:
-        raise ModelFileError(path, f"is no model: a folder with {CONFIG} or a .gguf file is one")
+    if is_file and (spelt_as_path or len(path.parts) > 1):
+        raise ModelFileError(path, _NO_MODEL)
     if spelt_as_path or (path.suffix.lower() == ".gguf" and parse_hub_name(name) is None):
         raise ModelNotFound(name, "there is no such file or folder")
     return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # too long a name, for example
+        return False
 
 
 def _only_gguf(folder: Path) -> Path:
@@ -192,6 +206,7 @@ def _by_bare_name(name: str, places: ModelPlaces) -> LocalModel:
 
     Raises:
         ModelNotFound: There is none, or more than one.
+        ModelFileError: There is none, but a file of that name that is no model.
     """
     models = local_models(places)
     wanted = name.lower()
@@ -201,6 +216,8 @@ def _by_bare_name(name: str, places: ModelPlaces) -> LocalModel:
     if found:
         names = ", ".join(sorted(model.name for model in found))
         raise ModelNotFound(name, f"it fits several; type one of: {names}")
+    if _is_file(Path(name)):
+        raise ModelFileError(Path(name), _NO_MODEL)
     known = {spelling: model.name for model in models for spelling in _spellings(model)}
     known |= {alias.lower(): alias for alias in places.aliases}
     close = difflib.get_close_matches(wanted, known, n=3, cutoff=0.6)

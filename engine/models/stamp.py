@@ -34,7 +34,7 @@ def read_stamp(folder: Path) -> Stamp | None:
     """The stamp in ``folder``; None where there is none of this format."""
     try:
         content = json.loads((folder / STAMP_FILE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     match content:
         case {"format": int(number), "source": str(source), "notes": list(notes)}:

@@ -127,12 +127,19 @@ def _is_on_cpu() -> bool:
 
 def _may_exist(setting: str) -> bool:
     """Whether there is such a file; a plain name is the loader's to find."""
-    return os.sep not in setting or Path(setting).expanduser().exists()
+    return os.sep not in setting or _expanded(setting).exists()
+
+
+def _expanded(setting: str) -> Path:
+    try:
+        return Path(setting).expanduser()
+    except RuntimeError:  # a home folder that nobody has: then it is no file either
+        return Path(setting)
 
 
 def _routes(setting: str | None) -> Iterator[tuple[Route, Path]]:
     if setting:
-        named = Path(setting).expanduser()
+        named = _expanded(setting)
         yield from ((Route.KERNELS, named), (Route.LIBRARY, named))
     bundled = bundled_library()
     for library in ([bundled] if bundled else []) + list(system_libraries()):

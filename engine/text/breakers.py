@@ -16,7 +16,8 @@ def breaker_ids(tokenizer: Tokenizer, breakers: Sequence[str]) -> tuple[tuple[in
         tokenizer: the model's.
         breakers: texts; empty ones are dropped.
     """
-    marks = [text.encode() for text in breakers if text]
+    # A lone surrogate, which is in no token, has no UTF-8.
+    marks = [text.encode(errors="surrogatepass") for text in breakers if text]
     alone = [
         (token,)
         for token in range(tokenizer.vocab_size)

@@ -128,7 +128,7 @@ def _parsed_call(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             parsed = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):  # it stays the string that it is
             parsed = None
         if isinstance(parsed, dict):
             function["arguments"] = parsed

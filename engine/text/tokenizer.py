@@ -202,7 +202,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(path, f"is not readable JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelFileError(path, "is not a JSON object")

@@ -1,5 +1,7 @@
 """Settings: who wins, and what is refused."""
 
+import math
+
 import pytest
 
 from engine.errors import InvalidParams
@@ -149,3 +151,24 @@ def test_every_option_but_the_prompt_s_can_be_set():
     groups = (ModelOptions, LengthOptions, SamplingOptions, OutputOptions)
     options = {name for group in groups for name in group.__dataclass_fields__}
     assert options - set(setting_types()) == {"config"}
+
+
+@pytest.mark.parametrize("name", ["MLXCEL_HOME", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"])
+def test_a_home_folder_that_nobody_has_is_refused_by_name(settings_of, name):
+    with pytest.raises(InvalidParams, match=name):
+        settings_of(**{name: "~no-such-user/cache"})
+
+
+def test_a_number_too_large_for_a_float_is_left_to_the_range_check(settings_of):
+    assert settings_of(f"temperature = -1{'0' * 400}").values["temperature"] == -math.inf
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, f"a = {'9' * 5000}"])
+def test_an_options_file_that_toml_readers_give_up_on_is_refused(settings_of, text):
+    with pytest.raises(InvalidParams, match="TOML"):
+        settings_of(text)
+
+
+def test_a_variable_that_json_readers_give_up_on_is_refused(settings_of):
+    with pytest.raises(InvalidParams, match="MLXCEL_STOP"):
+        settings_of(MLXCEL_STOP="[" * 100_000)

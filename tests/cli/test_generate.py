@@ -205,3 +205,32 @@ def test_a_full_disk_behind_stdout_is_told(program):
 def test_a_closed_stderr_costs_nothing(program):
     done = program.shell("mlxcel generate hi --stats 2>&-")
     assert (done.returncode, done.stdout) == (0, b"Hello world\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "hi", "--json", "--top-k", "many"),
+        ("generate", "hi", "--json", "--no-such-option"),
+        ("models", "show", "no-such-model", "--json"),
+        ("models", "list", "--json", "--config", "/no/such/file"),
+    ],
+)
+def test_under_json_what_never_started_is_an_object_too(program, arguments):
+    done = program.run(*arguments)
+    (error,) = lines(done.stdout)
+    assert (error["type"], done.stderr) == ("error", b"")
+    assert done.returncode in (2, 3)
+
+
+def test_a_prompt_that_says_json_asks_for_none(program):
+    done = program.run("generate", "--top-k", "many", "--", "--json")
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_a_closed_stream_lends_its_number_to_no_file(program, tmp_path, closed):
+    script = {"answer": [["text", "Hello"]], "opens": str(tmp_path / "weights")}
+    done = program.shell(f"mlxcel generate hi {closed}", script=script)
+    assert (done.returncode, done.stdout) == (0, b"Hello\n")
+    assert int((tmp_path / "weights").read_text()) > 2

@@ -1,6 +1,7 @@
 """The only writer to the terminal: streams, lines, colours and the progress line."""
 
 import io
+import json
 
 import pytest
 
@@ -23,6 +24,12 @@ def test_a_line_is_ended_once():
     output.end_line()
     output.end_line()
     assert stdout.getvalue() == "a\n"
+
+
+def test_json_lines_escape_what_stdout_cannot_encode():
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    Output(stdout, None, {}).json_line({"text": "é 🌊"})
+    assert json.loads(stdout.buffer.getvalue()) == {"text": "é 🌊"}
 
 
 def test_json_lines_keep_unicode():

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import InvalidParams
 from mlxcel_cli.options import PromptOptions
-from mlxcel_cli.prompt_input import PromptInput, plan_prompt, read_prompt
+from mlxcel_cli.prompt_input import PromptInput, parse_messages, plan_prompt, read_prompt
 
 
 @pytest.fixture
@@ -169,3 +169,17 @@ def test_a_second_system_message_is_refused(tmp_path):
     file.write_text('[{"role": "developer", "content": "a"}, {"role": "user", "content": "b"}]')
     with pytest.raises(InvalidParams, match="--system"):
         ask(messages=file, system="c")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("[" * 100_000, id="nested without end"),
+        pytest.param(
+            f'[{{"role": "user", "content": "a", "n": {"9" * 5000}}}]', id="endless digits"
+        ),
+    ],
+)
+def test_a_conversation_that_json_readers_give_up_on_is_refused(text):
+    with pytest.raises(InvalidParams, match="--messages"):
+        parse_messages(text)

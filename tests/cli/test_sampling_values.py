@@ -54,6 +54,7 @@ def test_dry_breakers_replace_the_usual_ones(given, breakers):
     ("text", "bias"),
     [
         ("15=-2", (15, -2.0)),
+        ("-1=2", (-1, 2.0)),
         ('"15"=1', ("15", 1.0)),
         ('"yes"=5', ("yes", 5.0)),
         ("yes=5", ("yes", 5.0)),
@@ -69,3 +70,9 @@ def test_a_bias_names_an_id_or_a_text(text, bias):
 def test_a_malformed_bias_is_refused(text):
     with pytest.raises(InvalidParams, match="--logit-bias"):
         parse_biases([text])
+
+
+def test_an_id_of_endless_digits_stays_out_of_every_vocabulary():
+    ((token, _),) = parse_biases(["9" * 5000 + "=1"])
+    assert isinstance(token, int)
+    assert token > 2**40

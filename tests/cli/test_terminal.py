@@ -44,6 +44,14 @@ def test_sigterm_ends_it_as_well_and_exits_143(terminal, script, shown):
     assert (child.exitstatus, child.signalstatus) == (143, None)
 
 
+def test_a_closed_terminal_ends_it_in_order_and_exits_129(program):
+    child = program.start("generate", "hi", script=DECODE_FOREVER)
+    assert child.stdout.read(5) == b"Hello"
+    child.send_signal(signal.SIGHUP)
+    rest, told = child.communicate(timeout=30)
+    assert (child.returncode, rest, told) == (129, b"\n", b"mlxcel: interrupted\n")
+
+
 def test_the_second_ctrl_c_exits_hard(terminal):
     child = terminal.start("generate", "hi", script=LOAD_FOREVER, FAKE_SLOW_END="60")
     child.expect_exact("loading: 50 %")

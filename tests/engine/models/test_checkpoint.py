@@ -144,3 +144,13 @@ def test_a_snapshot_is_named_after_its_repository(tmp_path):
 def test_reading_headers_needs_no_mlx():
     code = "import sys, engine.models.checkpoint; sys.exit('mlx.core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_json_nested_without_end_is_a_file_error(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text("[" * 100_000)
+    with pytest.raises(ModelFileError, match="JSON"):
+        read_json(file)
+    file.write_bytes(struct.pack("<Q", 100_000) + b"[" * 100_000)
+    with pytest.raises(ModelFileError, match="corrupt"):
+        read_header(file)

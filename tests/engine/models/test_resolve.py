@@ -69,6 +69,32 @@ def test_the_starter_goes_by_its_names(places, name):
     assert (found.folder, found.name) == (starter_folder(places.home), STARTER)
 
 
+def test_the_starter_means_the_same_in_every_working_folder(places):
+    fill_folder(Path(STARTER))
+    assert resolve(None, places).kind is ModelKind.STARTER
+    assert resolve(STARTER, places).folder == starter_folder(places.home)
+    assert resolve(f"./{STARTER}", places).folder == Path(STARTER)
+
+
+@pytest.mark.parametrize("file", [STARTER, "qwen"])
+def test_a_file_that_happens_to_have_a_models_name_hides_nothing(places, file):
+    add_hub_model(places, "owner/qwen")
+    Path(file).write_text("notes")
+    assert resolve(file, places).name.endswith(file)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "./notes.txt", "../here/notes.txt"])
+def test_a_file_that_is_no_model_is_refused_when_nothing_else_has_its_name(places, name):
+    Path("notes.txt").write_text("notes")
+    with pytest.raises(ModelFileError, match="is no model"):
+        resolve(name, places)
+
+
+def test_a_name_too_long_for_a_file_is_a_name_like_any_other(places):
+    with pytest.raises(ModelNotFound):
+        resolve("n" * 5000, places)
+
+
 def test_an_alias_stands_for_what_it_names(places):
     snapshot = add_hub_model(places, "owner/name")
     assert resolve("small", replace(places, aliases={"small": "owner/name"})).folder == snapshot
