@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from engine.errors import EvalFailed, InvalidParams
+from engine.errors import DrafterOutOfStep, EvalFailed, InvalidParams
 from engine.finish import FinishCause
-from engine.lookup.drafter import DrafterOutOfStep, PromptLookup
+from engine.lookup.drafter import PromptLookup
 from engine.lookup.governor import FixedGovernor
 from engine.lookup.rounds import Rounds
 from engine.lookup.stats import LookupStats
