@@ -15,6 +15,8 @@ from mlxcel_cli.help_text import CONTEXT_SETTINGS, PLAIN_SETTINGS, PlainCommand,
 
 COMMANDS = MappingProxyType(
     {
+        "chat": "mlxcel_cli.commands.chat:chat",
+        "bench": "mlxcel_cli.commands.bench:bench_app",
         "doctor": "mlxcel_cli.commands.doctor:doctor",
         "generate": "mlxcel_cli.commands.generate:generate",
         "serve": "mlxcel_cli.commands.serve:serve",

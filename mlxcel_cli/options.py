@@ -54,7 +54,24 @@ MaxTokens = Annotated[
     typer.Option(
         "--max-tokens", "-n", "--n-predict", "--predict", metavar="N", rich_help_panel=LENGTH,
         help="Most tokens to write; -1 is until the model ends or the context is full. "
-        "Default: -1; of parity: 64.",
+        "Default: -1; of parity: 64; of bench lookup: as many as each task needs.",
+    ),
+]  # fmt: skip
+
+
+Messages = Annotated[
+    Path | None,
+    typer.Option(
+        "--messages", metavar="FILE", rich_help_panel=PROMPT,
+        help="Read a conversation from a JSON file, an array of OpenAI-shaped messages or "
+        'an object with a "messages" array; - is stdin.',
+    ),
+]  # fmt: skip
+System = Annotated[
+    str | None,
+    typer.Option(
+        "--system", "--system-prompt", metavar="TEXT", rich_help_panel=PROMPT,
+        help="System message, put before the prompt.",
     ),
 ]  # fmt: skip
 
@@ -71,21 +88,8 @@ class PromptOptions:
             help="Read the prompt from a UTF-8 text file; - is stdin.",
         ),
     ] = None  # fmt: skip
-    messages: Annotated[
-        Path | None,
-        typer.Option(
-            "--messages", metavar="FILE", rich_help_panel=PROMPT,
-            help="Read a conversation from a JSON file, an array of OpenAI-shaped messages or "
-            'an object with a "messages" array; - is stdin.',
-        ),
-    ] = None  # fmt: skip
-    system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", "--system-prompt", metavar="TEXT", rich_help_panel=PROMPT,
-            help="System message, put before the prompt.",
-        ),
-    ] = None  # fmt: skip
+    messages: Messages = None
+    system: System = None
     prefill: Annotated[
         str | None,
         typer.Option(
@@ -190,25 +194,28 @@ Json = Annotated[
     ),
 ]  # fmt: skip
 
+Stats = Annotated[
+    bool | None,
+    typer.Option(
+        "--stats/--no-stats", rich_help_panel=OUTPUT,
+        help="Tell counts, seconds, rates and the seed on stderr.",
+    ),
+]  # fmt: skip
+ShowReasoning = Annotated[
+    bool | None,
+    typer.Option(
+        "--show-reasoning/--hide-reasoning", rich_help_panel=OUTPUT,
+        help="Show what a reasoning model thinks before it answers.",
+    ),
+]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     """What is shown, and where settings come from."""
 
     json: Json = None
-    stats: Annotated[
-        bool | None,
-        typer.Option(
-            "--stats/--no-stats", rich_help_panel=OUTPUT,
-            help="Tell counts, seconds, rates and the seed on stderr.",
-        ),
-    ] = None  # fmt: skip
-    show_reasoning: Annotated[
-        bool | None,
-        typer.Option(
-            "--show-reasoning/--hide-reasoning", rich_help_panel=OUTPUT,
-            help="Show what a reasoning model thinks before it answers.",
-        ),
-    ] = None  # fmt: skip
+    stats: Stats = None
+    show_reasoning: ShowReasoning = None
     verbose: Verbose = None
     config: Config = None

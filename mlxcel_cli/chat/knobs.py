@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from engine.errors import InvalidParams
-from engine.params import SamplingParams, SpeculationParams
+from engine.params import SamplingParams
 from mlxcel_cli.answers import AnswerRequest, ModelReport, SamplingDefaults
 from mlxcel_cli.config import setting_types, value_from_text
+from mlxcel_cli.lookup_options import LookupOptions, speculation_params
 from mlxcel_cli.options import LengthOptions
 from mlxcel_cli.prompt_input import PromptInput
 from mlxcel_cli.sampling_options import SamplingOptions
@@ -29,7 +30,9 @@ class Knobs:
     length: LengthOptions = field(default_factory=LengthOptions)
     system: str = ""
     context_tokens: int | None = None
-    prompt_lookup: bool = False
+    lookup: LookupOptions = field(default_factory=LookupOptions)
+    lookup_texts: tuple[tuple[str, str], ...] = ()
+    """Name and content of texts that drafts may come from too."""
     thinking: bool = True
 
     def set(self, name: str, text: str) -> str:
@@ -53,6 +56,15 @@ class Knobs:
             self.sampling, self.length = before
             raise
         return f"{key.replace('_', '-')} = {value}"
+
+    @property
+    def drafts(self) -> bool:
+        """Whether prompt lookup is on."""
+        return bool(self.lookup.prompt_lookup)
+
+    def switch_lookup(self, *, on: bool) -> None:
+        """Turn prompt lookup on or off."""
+        self.lookup = replace(self.lookup, prompt_lookup=on)
 
     def in_force(self, model: ModelReport | None) -> Iterator[tuple[str, object]]:
         """Each setting that is on, by its name on the command line."""
@@ -87,7 +99,8 @@ class Knobs:
             max_tokens=None if most == -1 else most,
             context_tokens=self.context_tokens,
             ignore_eos=bool(self.length.ignore_eos),
-            speculation=SpeculationParams() if self.prompt_lookup else None,
+            speculation=speculation_params(self.lookup),
+            lookup_texts=self.lookup_texts,
             reuses_kv=True,
         )
 

@@ -181,7 +181,8 @@ class ChatSession:
         draft = self._draft
         wrote = draft is not None and bool(draft.text or draft.reasoning)
         self._break_off(FAILED)
-        return "" if wrote else self.take_back()
+        # An answer that was to be replaced is still there.
+        return "" if wrote or self.chat.last_answer is not None else self.take_back()
 
     @property
     def answer(self) -> ChatMessage:

@@ -210,8 +210,8 @@ def _lookup(desk: Desk, text: str) -> Reply:
     if desk.is_remote:
         raise InvalidParams("/lookup", "drafting is the server's business here")
     knobs = desk.session.knobs
-    knobs.prompt_lookup = _switch("/lookup", text, knobs.prompt_lookup)
-    return Reply(f"Prompt lookup is {'on' if knobs.prompt_lookup else 'off'}.")
+    knobs.switch_lookup(on=_switch("/lookup", text, knobs.drafts))
+    return Reply(f"Prompt lookup is {'on' if knobs.drafts else 'off'}.")
 
 
 def _thinking(desk: Desk, text: str) -> Reply:

@@ -46,12 +46,12 @@ def speed_text(answer: ChatMessage) -> str:
 
 
 def context_text(session: ChatSession) -> str:
-    """How much of the context is used: ``812/8192``."""
+    """How much of the context is used: ``context 812/8192``."""
     used = context_used(session)
     limit = None if session.model is None else session.model.context_tokens
     if limit is None:
         return f"{used} tokens" if used else ""
-    return f"{used}/{limit}"
+    return f"context {used}/{limit}"
 
 
 def context_used(session: ChatSession) -> int:

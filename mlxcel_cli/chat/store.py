@@ -5,6 +5,7 @@ written of an answer since the last save. Each chat has a revision; who finds an
 it knows goes on in a chat of its own, so two programs never mix their turns.
 """
 
+import errno
 import json
 import secrets
 import sqlite3
@@ -44,8 +45,11 @@ CREATE TABLE messages (
 """
 
 
-class ChatsUnusable(InvalidParams):
+class ChatsUnusable(OSError):
     """The file of saved chats cannot be used."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(errno.EIO, problem, str(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +204,10 @@ class ChatStore:
             finally:
                 # Closing without COMMIT rolls back.
                 file.close()
+        except ChatsUnusable:
+            raise
         except (OSError, sqlite3.Error) as error:
-            raise ChatsUnusable(str(self.path), f"cannot be used: {error}") from error
+            raise ChatsUnusable(self.path, f"cannot be used: {error}") from error
 
     def _prepare(self, file: sqlite3.Connection) -> None:
         file.execute("PRAGMA foreign_keys = ON")
@@ -210,7 +216,7 @@ class ChatStore:
             return
         if version > SCHEMA_VERSION:
             raise ChatsUnusable(
-                str(self.path), f"is of a newer mlxcel (format {version}); update, or use --no-save"
+                self.path, f"is of a newer mlxcel (format {version}); update, or use --no-save"
             )
         # Two programs may come here at once: who is first makes the tables.
         file.execute("BEGIN IMMEDIATE")

@@ -8,6 +8,7 @@ from engine.errors import InvalidParams
 from engine.params import SpeculationParams
 from mlxcel_cli.answers import ModelReport, SamplingDefaults
 from mlxcel_cli.chat.knobs import Knobs
+from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions
 from mlxcel_cli.sampling_options import SamplingOptions
 
@@ -64,4 +65,6 @@ def test_what_is_in_force_is_told_by_its_name():
 
 def test_prompt_lookup_is_asked_for_when_it_is_on():
     assert Knobs().request(None).speculation is None
-    assert Knobs(prompt_lookup=True).request(None).speculation == SpeculationParams()
+    knobs = Knobs(lookup=LookupOptions(prompt_lookup_max_draft=5))
+    knobs.switch_lookup(on=True)
+    assert knobs.request(None).speculation == SpeculationParams(max_draft=5)

@@ -1,0 +1,193 @@
+"""From a command line to a chat: which model, which saved chat, which files, which settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from engine.errors import InvalidParams
+from mlxcel_cli.answers import ModelRequest
+from mlxcel_cli.chat.attachments import mention
+from mlxcel_cli.chat.exchange import from_messages
+from mlxcel_cli.chat.knobs import Knobs
+from mlxcel_cli.chat.session import ChatSession
+from mlxcel_cli.chat.store import ChatStore
+from mlxcel_cli.chat_options import ChatOptions
+from mlxcel_cli.config import Settings, load_settings
+from mlxcel_cli.lookup_options import (
+    LookupOptions,
+    check_dependent_options,
+    read_lookup_files,
+    speculation_params,
+)
+from mlxcel_cli.options import LengthOptions, ModelOptions
+from mlxcel_cli.prompt_input import STDIN
+from mlxcel_cli.sampling_options import SamplingOptions
+
+CHATS_FILE = "chats.sqlite3"
+
+LEAST_ID_CHARACTERS = 4
+"""Of a saved chat's id on the command line; shorter words are model names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCommand:
+    """The command line of ``chat``."""
+
+    words: tuple[str, ...]
+    model: ModelOptions
+    length: LengthOptions
+    sampling: SamplingOptions
+    lookup: LookupOptions
+    chat: ChatOptions
+
+    def filled(self, settings: Settings) -> "ChatCommand":
+        """With the environment's and the options file's values where the line says nothing."""
+        groups = {
+            one.name: settings.fill(getattr(self, one.name))
+            for one in fields(self)
+            if one.name != "words"
+        }
+        return ChatCommand(words=self.words, **groups)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStart:
+    """Everything a front end needs to begin."""
+
+    session: ChatSession
+    store: ChatStore | None
+    model: ModelRequest
+    options: ChatOptions
+    settings: Settings
+    draft: str
+    """What stands in the prompt at first: the files named on the command line."""
+    chooses_chat: bool
+    """Whether the user wants to choose one of the saved chats."""
+
+
+def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
+    """Settle everything that can be settled before a model is loaded.
+
+    Raises:
+        InvalidParams: an option, a setting or a word is wrong; names it.
+        OSError: a file cannot be read.
+    """
+    settings = load_settings(environ, command="chat", config=command.chat.config)
+    filled = command.filled(settings)
+    check_dependent_options(command.lookup, filled.lookup)
+    options = filled.chat
+    store = None if options.save is False else ChatStore(settings.data_home / CHATS_FILE)
+    words = _Words.sorted(filled.words, store if options.resume else None)
+    knobs = _knobs(filled)
+    knobs.request(None)
+    session = ChatSession(store, knobs)
+    _resume(session, store, options, words.chat_id)
+    return ChatStart(
+        session=session,
+        store=store,
+        model=_model_request(filled, settings, words.model),
+        options=options,
+        settings=settings,
+        draft="".join(f"{mention(path)} " for path in words.files),
+        chooses_chat=bool(options.resume) and words.chat_id is None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the words of the command line are: a model, a chat's id, files to attach."""
+
+    model: str | None
+    chat_id: str | None
+    files: tuple[Path, ...]
+
+    @classmethod
+    def sorted(cls, words: Sequence[str], store: ChatStore | None) -> "_Words":
+        """Tell them apart; ``store`` is given where a chat's id may be among them."""
+        models: list[str] = []
+        files: list[Path] = []
+        chat_id: str | None = None
+        for word in words:
+            path = Path(word).expanduser()
+            if path.is_file() and path.suffix != ".gguf":
+                files.append(path)
+            elif store is not None and chat_id is None and _is_chat(store, word):
+                chat_id = word
+            else:
+                models.append(word)
+        if len(models) > 1:
+            raise InvalidParams(
+                "MODEL", f"give one model; {models[0]!r} and {models[1]!r} are no files"
+            )
+        return cls(models[0] if models else None, chat_id, tuple(files))
+
+
+def _is_chat(store: ChatStore, word: str) -> bool:
+    if len(word) < LEAST_ID_CHARACTERS or not store.path.exists():
+        return False
+    try:
+        store.peek(word)
+    except InvalidParams:
+        return False
+    return True
+
+
+def _knobs(command: ChatCommand) -> Knobs:
+    speculation_params(command.lookup)
+    return Knobs(
+        sampling=command.sampling,
+        length=command.length,
+        lookup=command.lookup,
+        lookup_texts=read_lookup_files(command.lookup.lookup_file),
+        system=command.chat.system or "",
+        context_tokens=command.model.ctx_size,
+    )
+
+
+def _resume(
+    session: ChatSession, store: ChatStore | None, options: ChatOptions, chat_id: str | None
+) -> None:
+    wanted = {
+        "--messages": options.messages is not None,
+        "--resume": bool(options.resume),
+        "--continue": bool(options.go_on),
+    }
+    given = [name for name, is_given in wanted.items() if is_given]
+    if len(given) > 1:
+        raise InvalidParams(given[0], f"excludes {given[1]}: both name the chat to go on with")
+    if options.messages is not None:
+        if str(options.messages) == STDIN:
+            raise InvalidParams("--messages", "name a file: stdin is where you chat")
+        text = options.messages.read_text(encoding="utf-8")
+        session.resume(from_messages(text, session.chat.id))
+    elif given and store is None:
+        raise InvalidParams(given[0], "needs saved chats, but --no-save leaves them alone")
+    elif chat_id is not None and store is not None:
+        session.resume(store.load(chat_id))
+    elif options.go_on and store is not None:
+        newest = store.newest()
+        if newest is None:
+            raise InvalidParams("--continue", "there is no saved chat yet")
+        session.resume(newest)
+    if given and options.system:
+        session.set_system(options.system)
+
+
+def _model_request(command: ChatCommand, settings: Settings, word: str | None) -> ModelRequest:
+    options = command.model
+    if word is not None and command.model.model is not None and _is_flag(command, settings):
+        raise InvalidParams("MODEL", f"give it once: {word!r} or --model, not both")
+    return ModelRequest(
+        name=options.model if word is None else word,
+        settings=settings,
+        dtype=options.dtype,
+        quantized=options.quantized,
+        context_tokens=options.ctx_size,
+        offline=settings.hub_offline if options.offline is None else options.offline,
+        force=bool(options.force),
+    )
+
+
+def _is_flag(command: ChatCommand, settings: Settings) -> bool:
+    """Whether ``--model`` stands on the command line, not in a setting."""
+    return command.model.model != settings.values.get("model")

@@ -1,0 +1,53 @@
+"""Opens a chat in the front end that the terminal can show."""
+
+import os
+
+from engine.errors import InvalidParams
+from mlxcel_cli.answers import Backend
+from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
+from mlxcel_cli.output import standard_output
+from mlxcel_cli.repl import can_show_screens, chat_lines
+
+
+def chat_in_terminal(command: ChatCommand) -> int:
+    """Chat until the user leaves; the exit status.
+
+    Raises:
+        EngineError, OSError: it cannot begin; for the program's door to tell.
+    """
+    output = standard_output(os.environ)
+    start = prepare(command, os.environ)
+    for warning in start.settings.warnings:
+        output.note(f"mlxcel: {warning}")
+    is_remote = start.options.url is not None
+    if start.options.plain or not can_show_screens(os.environ):
+        if start.chooses_chat:
+            raise InvalidParams("--resume", "name the chat's id here; /chats lists them in a chat")
+        answerer = new_answerer(start)
+        try:
+            return chat_lines(start, answerer, output, is_remote=is_remote)
+        finally:
+            answerer.close()
+    # Textual costs 0.3 s: the line mode need not pay it.
+    from mlxcel_cli.tui.run import chat_on_screen
+
+    return chat_on_screen(start, new_answerer, os.environ, is_remote=is_remote)
+
+
+def new_answerer(start: ChatStart) -> Answerer:
+    """The engine on this machine, or the server that ``--url`` names."""
+    options = start.options
+    if options.url is None:
+        return Answerer(new_backend())
+    from mlxcel_cli.chat.remote import RemoteBackend
+
+    remote = RemoteBackend(options.url, options.server_key)
+    return Answerer(remote, interrupt=remote.interrupt)
+
+
+def new_backend() -> Backend:
+    """The real engine; a test puts its own here."""
+    from mlxcel_cli.engine_backend import EngineBackend
+
+    return EngineBackend()

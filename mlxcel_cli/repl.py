@@ -1,0 +1,318 @@
+"""Line mode of ``mlxcel chat``: streaming plain text, for screen readers, pipes and any terminal.
+
+Ctrl-C drops the line that is typed, stops the answer that is written, and at its second press
+during one answer ends the program at once.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Protocol, TextIO
+
+from engine.errors import EngineError
+from engine.models.progress import Progress
+from mlxcel_cli.answer_writers import TextWriter
+from mlxcel_cli.answers import Done, LookupRefused, ModelReport, Piece, PromptRead
+from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.chat.blocks import MessageReader
+from mlxcel_cli.chat.completion import completions
+from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
+from mlxcel_cli.chat.start import ChatStart
+from mlxcel_cli.chat.stats_text import finish_note, speed_text
+from mlxcel_cli.exit_codes import ExitCode, exit_code
+from mlxcel_cli.failures import failure_text
+from mlxcel_cli.generation import merge_pieces
+from mlxcel_cli.output import Output
+from mlxcel_cli.progress_text import progress_text
+
+PROMPT = ">>> "
+GOES_ON = "... "
+HISTORY_FILE = "history"
+GREETING = 'Type a message; /help lists commands, /bye leaves, """ begins and ends several lines.'
+
+TURN_ERRORS = (EngineError, OSError, MemoryError)
+"""What ends a turn and not the chat."""
+
+
+class Lines(Protocol):
+    """Where a user's lines come from."""
+
+    def read(self, prompt: str, draft: str) -> str:
+        """The next line.
+
+        Args:
+            prompt: what stands before it.
+            draft: what it holds at first.
+
+        Raises:
+            EOFError: there are no more.
+            KeyboardInterrupt: the user dropped the line.
+        """
+
+
+class PipedLines:
+    """Lines of a pipe or file; nothing is prompted for."""
+
+    def __init__(self, stdin: TextIO) -> None:
+        self._stdin = stdin
+
+    def read(self, prompt: str, draft: str) -> str:
+        """The next line."""
+        del prompt, draft
+        line = self._stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\r\n")
+
+
+class TypedLines:
+    """Lines typed at a terminal, with history and completion.
+
+    Args:
+        history: the file of earlier lines; None keeps them in memory.
+    """
+
+    def __init__(self, history: Path | None) -> None:
+        # It costs 0.1 s, which pipes need not pay.
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import Completer, Completion
+        from prompt_toolkit.document import Document
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+        class Words(Completer):
+            def get_completions(self, document: Document, _: object) -> Iterator[Completion]:
+                start, found = completions(document.text_before_cursor)
+                for one in found:
+                    yield Completion(one, start_position=-len(start))
+
+        if history is not None:
+            history.parent.mkdir(parents=True, exist_ok=True)
+        self._session: PromptSession[str] = PromptSession(
+            history=InMemoryHistory() if history is None else FileHistory(str(history)),
+            completer=Words(),
+            complete_while_typing=False,
+        )
+
+    def read(self, prompt: str, draft: str) -> str:
+        """The next line."""
+        return self._session.prompt(prompt, default=draft)
+
+
+@dataclass(slots=True)
+class LineChat:
+    """One chat, line by line."""
+
+    start: ChatStart
+    answerer: Answerer
+    output: Output
+    lines: Lines
+    is_interactive: bool
+    is_remote: bool = False
+    status: int = ExitCode.OK
+    """The last failed turn's exit status, for scripts."""
+
+    def run(self) -> int:
+        """Load the model, then answer until the lines end; the exit status.
+
+        Raises:
+            EngineError, OSError: the model cannot be loaded.
+        """
+        self._load()
+        if self.is_interactive:
+            self.output.note(GREETING)
+        else:
+            self.output.note("mlxcel: stdin is no terminal: each line is a message")
+        for message in self._messages():
+            if not self._take(message):
+                break
+        return self.status
+
+    def _messages(self) -> Iterator[str]:
+        reader = MessageReader()
+        draft = self.start.draft
+        while True:
+            try:
+                line = self.lines.read(GOES_ON if reader.is_open else PROMPT, draft)
+            except KeyboardInterrupt:
+                reader.discard()
+                self.output.note("(dropped; /bye or Ctrl-D leaves)")
+                continue
+            except EOFError:
+                if (message := reader.flush()) is not None:
+                    yield message
+                return
+            finally:
+                draft = ""
+            if (message := reader.push(line)) is not None:
+                yield message
+                draft, self._restored = self._restored, ""
+
+    _restored: str = ""
+
+    def _take(self, message: str) -> bool:
+        """Do what one message asks; False ends the chat."""
+        try:
+            if is_command(message):
+                return self._obey(run_command(self._desk, message))
+            self.start.session.ask(message)
+        except TURN_ERRORS as error:
+            self._tell(error)
+            self._restored = "" if is_command(message) or "\n" in message else message
+            return True
+        self._answer()
+        return True
+
+    @property
+    def _desk(self) -> Desk:
+        return Desk(self.start.session, self.start.store, is_remote=self.is_remote)
+
+    def _obey(self, reply: Reply) -> bool:
+        match reply.then:
+            case Then.QUIT:
+                return False
+            case Then.ANSWER:
+                self._answer()
+            case Then.CONTINUE:
+                self._answer(continues=True)
+            case Then.EDIT:
+                self._restored = reply.text
+            case Then.LOAD_MODEL:
+                self.start = replace(self.start, model=replace(self.start.model, name=reply.text))
+                self._load()
+            case Then.REDRAW | Then.NOTHING:
+                self.output.note(reply.text)
+        return True
+
+    def _load(self) -> None:
+        self.start.session.model = None
+        for event in self.answerer.load(self.start.model):
+            if isinstance(event, Progress):
+                self.output.progress(progress_text(event))
+                continue
+            self.output.clear_progress()
+            self._introduce(event)
+
+    def _introduce(self, report: ModelReport) -> None:
+        self.start.session.model = report
+        device = f" on {report.device}" if report.device else ""
+        took = f", ready in {report.load_s:.1f} s" if report.load_s else ""
+        room = f"; {report.context_tokens} tokens of context" if report.context_tokens else ""
+        self.output.note(f"mlxcel: {report.name}{device}{took}{room}")
+        for warning in report.warnings:
+            self.output.note(f"mlxcel: {warning}")
+        if self.start.options.verbose:
+            for note in report.notes:
+                self.output.note(f"mlxcel: {note}")
+        if not report.has_template:
+            self.output.note(f"mlxcel: {report.name} looks like a base model: no chat template")
+
+    def _answer(self, *, continues: bool = False) -> None:
+        session = self.start.session
+        writer = TextWriter(self.output, show_reasoning=bool(self.start.options.show_reasoning))
+        try:
+            stream = self.answerer.answer(session.request(continues=continues))
+            with StopKey(self.answerer.stop) as key:
+                for burst in stream.bursts():
+                    for event in merge_pieces(burst):
+                        shown = self._show(event, writer, skips=continues)
+                        continues = continues and not shown
+        except TURN_ERRORS as error:
+            self._restored = session.fail()
+            writer.broke_off()
+            self._tell(error)
+            return
+        if key.pressed:
+            session.stop()
+            writer.broke_off()
+        self._close_turn()
+
+    def _show(
+        self, event: PromptRead | Piece | Done | LookupRefused, writer: TextWriter, *, skips: bool
+    ) -> bool:
+        """Write one event; whether it was a piece. ``skips``: the piece is on the screen."""
+        self.start.session.take(event)
+        match event:
+            case Piece():
+                if not skips:
+                    writer.piece(event)
+                return True
+            case PromptRead():
+                self.output.progress(
+                    f"reading the prompt: {event.done_tokens} of {event.prompt_tokens} tokens"
+                )
+            case LookupRefused():
+                self.output.note(f"mlxcel: prompt lookup {event.reason}")
+            case Done():
+                self.output.clear_progress()
+                if self.start.session.model is not None:
+                    writer.done(event, self.start.session.model)
+        return False
+
+    def _close_turn(self) -> None:
+        answer = self.start.session.chat.last_answer
+        if answer is None:
+            self.output.note("[stopped before the first token]")
+            return
+        hint = "" if self.is_remote else "/continue goes on"
+        if note := finish_note(answer, hint):
+            self.output.note(f"[{note}]")
+        if self.start.options.stats:
+            self.output.note(f"[{speed_text(answer)} · seed {answer.numbers.seed}]")
+
+    def _tell(self, error: BaseException) -> None:
+        self.output.clear_progress()
+        self.output.note(f"mlxcel: {failure_text(error)}")
+        self.status = exit_code(error)
+
+
+class StopKey:
+    """While an answer is written: the first Ctrl-C stops it, the second ends the process.
+
+    The handler raises nothing: an exception in the middle of a save would leave half of it.
+    """
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._before: object = None
+        self.pressed = False
+
+    def __enter__(self) -> "StopKey":
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if callable(self._before):
+            signal.signal(signal.SIGINT, self._before)
+
+    def _on_signal(self, signum: int, _: FrameType | None) -> None:
+        if self.pressed:
+            os._exit(128 + signum)
+        self.pressed = True
+        self._stop()
+
+
+def chat_lines(start: ChatStart, answerer: Answerer, output: Output, *, is_remote: bool) -> int:
+    """Run line mode on the process's own streams; the exit status."""
+    stdin: TextIO | None = sys.stdin
+    is_interactive = stdin is not None and stdin.isatty() and sys.stdout.isatty()
+    lines: Lines
+    if is_interactive:
+        home = start.settings.data_home
+        lines = TypedLines(None if start.store is None else home / HISTORY_FILE)
+    else:
+        lines = PipedLines(open(os.devnull) if stdin is None else stdin)  # noqa: PTH123, SIM115
+    return LineChat(start, answerer, output, lines, is_interactive, is_remote).run()
+
+
+def can_show_screens(environ: Mapping[str, str]) -> bool:
+    """Whether stdin and stdout are a terminal that knows screens."""
+    if sys.stdin is None or sys.stdout is None:
+        return False
+    named = environ.get("TERM", "")
+    return sys.stdin.isatty() and sys.stdout.isatty() and named not in ("", "dumb")

@@ -1,0 +1,1 @@
+"""The full-screen chat, on Textual."""

@@ -1,0 +1,321 @@
+"""The chat's screen: what keys and commands do, and what the engine's events show.
+
+The first screen is drawn before anything of a model is imported. Only handlers on the event loop
+change widgets; the thread that waits for the engine posts messages.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import ClassVar
+
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from engine.errors import EngineError
+from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
+from mlxcel_cli.chat.start import ChatStart
+from mlxcel_cli.chat.stats_text import context_text, speed_text
+from mlxcel_cli.failures import failure_text
+from mlxcel_cli.tui.details import Details
+from mlxcel_cli.tui.flow import Flow
+from mlxcel_cli.tui.keys import CHAT_KEYS, key_of, keymap
+from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
+from mlxcel_cli.tui.palette import actions
+from mlxcel_cli.tui.prompt import Candidates, Prompt
+from mlxcel_cli.tui.questions import Questions
+from mlxcel_cli.tui.status_line import StatusLine
+from mlxcel_cli.tui.themes import chosen_theme, remember_theme
+from mlxcel_cli.tui.transcript import Hints, Note, Transcript
+
+THEME_FILE = "theme"
+
+HARMLESS = frozenset({"/help", "/?", "/stats", "/chats", "/save", "/rename"})
+"""Commands that leave an answer that is being written alone."""
+
+TERMINATED = 128 + signal.SIGTERM
+
+
+class ChatApp(App[int]):
+    """One chat on the screen.
+
+    Args:
+        start: what the command line settled.
+        new_answerer: makes what loads and answers; called after the first screen.
+        is_remote: whether a server answers.
+    """
+
+    CSS_PATH = "mlxcel.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = list(CHAT_KEYS)
+    TITLE = "mlxcel chat"
+
+    def __init__(
+        self,
+        start: ChatStart,
+        new_answerer: Callable[[ChatStart], Answerer],
+        *,
+        is_remote: bool = False,
+    ) -> None:
+        super().__init__()
+        self._start = start
+        self._new_answerer = new_answerer
+        self.is_remote = is_remote
+        self.session = start.session
+        self.store = start.store
+        self._keys = start.settings.keys
+        self._theme_file = start.settings.data_home / THEME_FILE
+        self.flow = Flow(self, start.model)
+        self.questions = Questions(self)
+        self.set_keymap(keymap(self._keys))
+        self.theme = chosen_theme(start.options.theme, self._theme_file, self.available_themes)
+
+    # -- the screen
+
+    def compose(self) -> ComposeResult:
+        """Transcript, details, prompt and status."""
+        yield Transcript()
+        yield Details()
+        yield Candidates("", markup=False)
+        prompt = Prompt(id="prompt", show_line_numbers=False, soft_wrap=True)
+        prompt.border_subtitle = f"{self.key('send')} sends · {self.key('help')} help"
+        yield prompt
+        yield StatusLine()
+
+    async def on_mount(self) -> None:
+        """Show the chat, then begin to load."""
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        if self._start.options.theme is not None:
+            remember_theme(self.theme, self._theme_file)
+        self.prompt.fill(self._start.draft)
+        self.prompt.focus()
+        await self.redraw()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.flow.begin(partial(self._new_answerer, self._start))
+        if self._start.chooses_chat:
+            self.questions.chats()
+
+    def on_unmount(self) -> None:
+        """Let the engine's thread end."""
+        self.flow.end()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers."""
+        del screen
+        for one in actions(self):
+            yield SystemCommand(*one)
+
+    @property
+    def prompt(self) -> Prompt:
+        """Where messages are typed."""
+        return self.screen_stack[0].query_one(Prompt)
+
+    @property
+    def transcript(self) -> Transcript:
+        """The conversation."""
+        return self.screen_stack[0].query_one(Transcript)
+
+    @property
+    def hints(self) -> Hints:
+        """What to press, as the keys are."""
+        go_on = "" if self.is_remote else f"{self.key('continue')} goes on"
+        greeting = (
+            f"Type a message, {self.key('send')} sends it. @path attaches a file. "
+            f"{self.key('help')} lists keys and commands, {self.key('palette')} every action."
+        )
+        return Hints(go_on, f"{self.key('earlier')} shows them", greeting)
+
+    def key(self, name: str) -> str:
+        """The key of an action, as it is bound."""
+        return key_of(name, self._keys)
+
+    @property
+    def chosen_keys(self) -> dict[str, str]:
+        """Keys that the options file changes, by their action."""
+        return dict(self._keys)
+
+    def say(self, text: str, *, is_error: bool = False) -> None:
+        """Show a notice for a while."""
+        self.notify(text, severity="error" if is_error else "information", markup=False)
+
+    async def redraw(self) -> None:
+        """Show the chat anew."""
+        self.flow.forget_turn()
+        await self.transcript.show(self.session.chat.messages, self.hints)
+        self.refresh_status()
+
+    def refresh_status(self) -> None:
+        """Say how things are in the bottom line, and in the details where they are open."""
+        session = self.session
+        model = session.model
+        lookup = ""
+        if session.knobs.drafts:
+            lookup = f"lookup {session.lookup_refused}" if session.lookup_refused else "lookup on"
+        name = "no model" if model is None else model.name
+        speed = speed_text(session.answer)
+        self.screen_stack[0].query_one(StatusLine).parts = (
+            self.flow.loading or name,
+            speed,
+            context_text(session),
+            "" if model is None else model.device,
+            lookup,
+        )
+        details = self.screen_stack[0].query_one(Details)
+        if details.display:
+            details.show(session)
+
+    # -- what the user does
+
+    async def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        """Obey a command, or ask the model."""
+        if is_command(event.text):
+            await self.command(event.text)
+        elif self.flow.is_answering:
+            self.say(f"An answer is being written; {self.key('stop')} stops it.")
+        else:
+            await self.flow.ask(event.text.strip("\n"))
+
+    def on_text_area_changed(self) -> None:
+        """Show what TAB would complete."""
+        self.screen_stack[0].query_one(Candidates).show_for(self.prompt.before_cursor)
+
+    async def on_prompt_edit_asked(self) -> None:
+        """Put the last turn back into the prompt."""
+        await self.command("/edit")
+
+    def on_prompt_follow_asked(self) -> None:
+        """Follow the end of the conversation again."""
+        self.action_follow()
+
+    async def command(self, text: str) -> None:
+        """Do what a slash command says; what cannot be done is told, and the prompt stays."""
+        if self.flow.is_answering and text.split()[0] not in HARMLESS:
+            await self.flow.stop()
+        try:
+            reply = run_command(Desk(self.session, self.store, is_remote=self.is_remote), text)
+        except (EngineError, OSError) as error:
+            self.say(failure_text(error), is_error=True)
+            return
+        if self.prompt.text.strip() == text.strip():
+            self.prompt.fill("")
+        if text.split()[0] in ("/help", "/?"):
+            self.action_help()
+        else:
+            await self._obey(reply)
+
+    async def _obey(self, reply: Reply) -> None:
+        match reply.then:
+            case Then.QUIT:
+                self.action_leave()
+            case Then.LOAD_MODEL:
+                self.flow.load(reply.text)
+            case Then.ANSWER:
+                await self.flow.answer()
+            case Then.CONTINUE:
+                await self.flow.answer(continues=True)
+            case Then.EDIT:
+                self.prompt.fill(reply.text)
+                await self.redraw()
+            case Then.REDRAW:
+                await self.redraw()
+                self.say(reply.text)
+            case Then.NOTHING:
+                if "\n" in reply.text:
+                    await self.transcript.add(Note(reply.text))
+                else:
+                    self.say(reply.text)
+        self.refresh_status()
+
+    async def on_load_events(self, message: LoadEvents) -> None:
+        """Show how far a load is."""
+        await self.flow.take_load(message)
+
+    async def on_answer_events(self, message: AnswerEvents) -> None:
+        """Show what came of the answer."""
+        await self.flow.take_answer(message)
+
+    async def on_job_failed(self, message: JobFailed) -> None:
+        """Tell an error."""
+        await self.flow.take_failure(message)
+
+    # -- keys
+
+    async def action_stop(self) -> None:
+        """Stop what runs: the answer, the wait for the model, the load."""
+        await self.flow.stop()
+
+    async def action_copy_or_stop(self) -> None:
+        """Copy what is selected; with nothing selected, stop the answer."""
+        selected = self.screen.get_selected_text() or self.prompt.selected_text
+        if selected:
+            self.copy_to_clipboard(selected)
+            self.say("Copied.")
+        elif self.flow.can_stop:
+            await self.flow.stop()
+        else:
+            self.say(f"{self.key('leave')} leaves.")
+
+    async def action_new_chat(self) -> None:
+        """Begin an empty chat."""
+        await self.command("/clear")
+        self.prompt.focus()
+
+    async def action_regenerate(self) -> None:
+        """Answer the last turn again."""
+        await self.command("/retry")
+
+    async def action_continue(self) -> None:
+        """Go on with an answer that was cut off."""
+        await self.command("/continue")
+
+    def action_chats(self) -> None:
+        """Choose one of the saved chats."""
+        self.questions.chats()
+
+    def action_help(self) -> None:
+        """Show keys and commands."""
+        self.questions.help()
+
+    def action_fold(self) -> None:
+        """Open or close the newest answer's thinking."""
+        answer = self.transcript.last_answer
+        if answer is None or not answer.toggle_fold():
+            self.say("The newest answer has no thinking to show.")
+
+    def action_details(self) -> None:
+        """Show or hide counts and speed."""
+        details = self.screen_stack[0].query_one(Details)
+        details.display = not details.display
+        self.refresh_status()
+
+    async def action_earlier(self) -> None:
+        """Show turns that are not on the screen yet."""
+        if not await self.transcript.show_earlier(self.hints):
+            self.say("All turns are shown.")
+
+    def action_page_up(self) -> None:
+        """Scroll the conversation up."""
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        """Scroll the conversation down."""
+        self.transcript.scroll_page_down(animate=False)
+
+    def action_follow(self) -> None:
+        """Follow the end of the conversation."""
+        self.transcript.follow()
+
+    def action_leave(self) -> None:
+        """Leave; an answer that is being written is kept as far as it is."""
+        self.exit(0)
+
+    def _terminate(self) -> None:
+        self.exit(TERMINATED, return_code=TERMINATED)
+
+    def _remember_theme(self, _: object) -> None:
+        remember_theme(self.theme, self._theme_file)

@@ -1,0 +1,202 @@
+"""How a turn goes on the screen: asked, waited for, written, stopped, failed; and how models load.
+
+Only handlers on the event loop call this.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError
+from engine.models.progress import Progress
+from mlxcel_cli.answers import Done, ModelReport, ModelRequest, Piece, PromptRead
+from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.failures import failure_text
+from mlxcel_cli.progress_text import progress_text
+from mlxcel_cli.tui.jobs import Jobs
+from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
+from mlxcel_cli.tui.transcript import AnswerTurn, UserTurn
+
+if TYPE_CHECKING:
+    from mlxcel_cli.tui.app import ChatApp
+
+
+class Flow:
+    """The turn that is going on, and the model it goes on with.
+
+    Args:
+        app: the screen.
+        model: the model to load first.
+    """
+
+    def __init__(self, app: "ChatApp", model: ModelRequest) -> None:
+        self._app = app
+        self._model = model
+        self._session = app.session
+        self._jobs: Jobs | None = None
+        self._turn: AnswerTurn | None = None
+        self.loading = ""
+        """How far a load is, while one runs."""
+        self.waits = False
+        """Whether a message waits for the model."""
+
+    def begin(self, new_answerer: Callable[[], Answerer]) -> None:
+        """Start the engine's thread and load the first model."""
+        self._jobs = Jobs(new_answerer(), self._app)
+        self.load(self._model.name)
+
+    def end(self) -> None:
+        """Keep what is written, and let the engine's thread end."""
+        if self._session.is_answering:
+            self._session.stop()
+        if self._jobs is not None:
+            self._jobs.close()
+            self._jobs = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether an answer is written or waited for."""
+        return self.waits or self._session.is_answering
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether anything runs."""
+        return self.is_answering or bool(self.loading)
+
+    def forget_turn(self) -> None:
+        """The turn's widget is gone."""
+        self._turn = None
+
+    async def ask(self, text: str) -> None:
+        """Add what the user typed, and answer it; what cannot be asked stays in the prompt."""
+        try:
+            self._session.ask(text)
+        except (EngineError, OSError) as error:
+            self._app.say(failure_text(error), is_error=True)
+            return
+        self._app.prompt.fill("")
+        await self._app.transcript.add(UserTurn(text))
+        await self.answer()
+
+    async def answer(self, *, continues: bool = False) -> None:
+        """Answer the chat as it stands, in place of the answer that is there."""
+        if self._session.model is None and not self.loading:
+            self._app.say("No model is loaded; /model NAME loads one.", is_error=True)
+            await self._give_back()
+            return
+        if (
+            self._session.chat.last_answer is not None
+            and self._app.transcript.last_answer is not None
+        ):
+            await self._app.transcript.last_answer.remove()
+        self._turn = AnswerTurn(None, self._app.hints.go_on)
+        await self._app.transcript.add(self._turn)
+        self._app.transcript.follow()
+        if self._session.model is None:
+            self.waits = True
+            self._turn.say("waiting for the model")
+            return
+        assert self._jobs is not None
+        try:
+            self._jobs.answer(self._session.request(continues=continues))
+        except EngineError as error:
+            self._app.say(failure_text(error), is_error=True)
+            await self._app.redraw()
+
+    async def _give_back(self) -> None:
+        """Take the unanswered turn back and put it into the prompt, unless that is in use."""
+        if self._session.chat.last_answer is None and self._session.chat.messages:
+            self._restore(self._session.take_back())
+        await self._app.redraw()
+
+    def _restore(self, typed: str) -> None:
+        if typed and not self._app.prompt.text.strip():
+            self._app.prompt.fill(typed)
+
+    def load(self, name: str | None) -> None:
+        """Load a model in place of the one that is there."""
+        assert self._jobs is not None
+        self._session.model = None
+        self.loading = "loading"
+        self._model = replace(self._model, name=name)
+        self._jobs.load(self._model)
+        self._app.refresh_status()
+
+    async def take_load(self, message: LoadEvents) -> None:
+        """Show how far a load is; begin with the message that waits for it."""
+        if self._jobs is None or message.job != self._jobs.current:
+            return
+        for event in message.events:
+            if isinstance(event, Progress):
+                self.loading = progress_text(event)
+            else:
+                await self._loaded(event)
+        self._app.refresh_status()
+
+    async def _loaded(self, report: ModelReport) -> None:
+        self.loading = ""
+        self._session.model = report
+        for warning in report.warnings:
+            self._app.notify(warning, severity="warning", markup=False)
+        if not report.has_template:
+            self._app.say(f"{report.name} looks like a base model: it has no chat template.")
+        if self.waits:
+            self.waits = False
+            if self._turn is not None:
+                await self._turn.remove()
+            await self.answer()
+
+    async def take_answer(self, message: AnswerEvents) -> None:
+        """Show what came of the answer."""
+        if self._jobs is None or message.job != self._jobs.current or self._turn is None:
+            return
+        written = ""
+        for event in message.events:
+            self._session.take(event)
+            if isinstance(event, PromptRead):
+                self._turn.say(f"reading {event.done_tokens} of {event.prompt_tokens} tokens")
+            elif isinstance(event, Piece):
+                self._turn.say("")
+                written += "" if event.is_reasoning else event.text
+        await self._turn.write(written)
+        answer = self._session.answer
+        if any(isinstance(event, Piece) and event.is_reasoning for event in message.events):
+            self._turn.think(answer.reasoning, answer.numbers.reasoning_tokens)
+        if isinstance(message.events[-1], Done):
+            turn, self._turn = self._turn, None
+            await turn.end(answer)
+        self._app.refresh_status()
+
+    async def take_failure(self, message: JobFailed) -> None:
+        """Tell an error; what was typed comes back where nothing was answered."""
+        if self._jobs is None or message.job != self._jobs.current:
+            return
+        self._app.say(failure_text(message.error), is_error=True)
+        self.loading, self.waits = "", False
+        if self._session.is_answering:
+            self._restore(self._session.fail())
+            await self._app.redraw()
+        else:
+            await self._give_back()
+
+    async def stop(self) -> None:
+        """Stop what runs: the answer, the wait for the model, the load."""
+        if self._jobs is None or not self.can_stop:
+            self._app.say("Nothing is being written.")
+            return
+        if self.waits:
+            self.waits = False
+            await self._give_back()
+            return
+        self._jobs.stop()
+        if self._session.is_answering:
+            self._session.stop()
+            turn, self._turn = self._turn, None
+            if turn is not None and self._session.chat.last_answer is not None:
+                await turn.end(self._session.chat.last_answer)
+            elif turn is not None:
+                turn.say("stopped before the first token")
+        else:
+            self.loading = ""
+            self._app.say("Loading is stopped; /model NAME loads a model.")
+        self._app.refresh_status()

@@ -1,0 +1,86 @@
+"""The prompt: a text area that grows, sends, completes, and hands scrolling keys on."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import Static, TextArea
+
+from mlxcel_cli.chat.completion import completed, completions
+from mlxcel_cli.tui.keys import PROMPT_KEYS
+
+MOST_SHOWN = 12
+
+
+class Prompt(TextArea):
+    """Where a message is typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = list(PROMPT_KEYS)
+
+    @dataclass
+    class Sent(Message):
+        """The user sent what is typed."""
+
+        text: str
+
+    class EditAsked(Message):
+        """The user wants to edit the last turn."""
+
+    class FollowAsked(Message):
+        """The user wants to follow the answer again."""
+
+    def action_send(self) -> None:
+        """Send what is typed; nothing is not sent."""
+        if self.text.strip():
+            self.post_message(self.Sent(self.text))
+
+    def action_new_line(self) -> None:
+        """Begin another line."""
+        start, end = self.selection
+        self.replace("\n", start, end)
+        self.scroll_cursor_visible()
+
+    def action_complete(self) -> None:
+        """Complete the command or path before the cursor; with neither, move the focus on."""
+        before = self.before_cursor
+        if completions(before)[0]:
+            self.insert(completed(before))
+        else:
+            self.screen.focus_next()
+
+    def action_up_or_edit(self) -> None:
+        """Move up; in an empty prompt, take the last turn back to edit it."""
+        if self.text:
+            self.action_cursor_up()
+        else:
+            self.post_message(self.EditAsked())
+
+    def action_end_or_follow(self) -> None:
+        """Go to the end of the line; there already, follow the answer again."""
+        if self.cursor_at_end_of_line:
+            self.post_message(self.FollowAsked())
+        else:
+            self.action_cursor_line_end()
+
+    @property
+    def before_cursor(self) -> str:
+        """The text from the start to the cursor."""
+        return self.get_text_range((0, 0), self.cursor_location)
+
+    def fill(self, text: str) -> None:
+        """Put ``text`` into the prompt, the cursor after it."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
+
+class Candidates(Static):
+    """What TAB would complete, in a line above the prompt; gone when there is nothing."""
+
+    def show_for(self, before: str) -> None:
+        """Show the candidates for the text before the cursor."""
+        word, found = completions(before)
+        self.display = bool(word and found)
+        if self.display:
+            more = "  …" if len(found) > MOST_SHOWN else ""
+            self.update("  ".join(found[:MOST_SHOWN]) + more)

@@ -1,0 +1,27 @@
+"""Runs the full-screen chat from its first screen to the restored terminal."""
+
+from collections.abc import Callable, MutableMapping
+
+from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.chat.start import ChatStart
+from mlxcel_cli.tui.app import ChatApp
+
+
+def chat_on_screen(
+    start: ChatStart,
+    new_answerer: Callable[[ChatStart], Answerer],
+    environ: MutableMapping[str, str],
+    *,
+    is_remote: bool,
+) -> int:
+    """Chat until the user leaves; the exit status.
+
+    Raises:
+        InvalidParams: there is no such theme, or a key of the options file is wrong.
+    """
+    # Textual takes an empty NO_COLOR for one; the convention says that it is not set.
+    if environ.get("NO_COLOR") == "":
+        del environ["NO_COLOR"]
+    app = ChatApp(start, new_answerer, is_remote=is_remote)
+    app.run()
+    return app.return_code or 0

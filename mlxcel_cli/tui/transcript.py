@@ -1,0 +1,180 @@
+"""The conversation on the screen: a widget for each turn, following its end until one scrolls."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Collapsible, Markdown, Static
+from textual.widgets.markdown import MarkdownStream
+
+from mlxcel_cli.chat.messages import USER, ChatMessage
+from mlxcel_cli.chat.stats_text import finish_note
+from mlxcel_cli.tui.plain_text import visible
+
+MOST_TURNS = 60
+"""Turns that have widgets; a screen of hundreds of Markdown documents would be slow."""
+
+
+class UserTurn(Static):
+    """What the user said, letter by letter: never read as markup."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(visible(text), markup=False)
+
+
+class Note(Static):
+    """Something that is said beside the conversation."""
+
+    def __init__(self, text: str, *, classes: str = "") -> None:
+        super().__init__(visible(text), markup=False, classes=classes)
+
+
+class AnswerTurn(Vertical):
+    """An answer while it comes and after: thinking in a fold, Markdown, why it ended.
+
+    Args:
+        message: the answer, where it is there already.
+        continue_hint: what to press where it was cut off.
+    """
+
+    def __init__(self, message: ChatMessage | None, continue_hint: str) -> None:
+        super().__init__()
+        self._message = message
+        self._continue_hint = continue_hint
+        self._stream: MarkdownStream | None = None
+        self._reasoning = Static("", markup=False, classes="reasoning")
+        self._fold = Collapsible(self._reasoning, title="thinking", collapsed=True)
+        self._markdown = Markdown("" if message is None else visible(message.text))
+        self._note = Note("", classes="finish")
+        self._thought = ""
+
+    def compose(self) -> ComposeResult:
+        """Fold, text and note."""
+        self._fold.display = self._note.display = False
+        yield self._fold
+        yield self._markdown
+        yield self._note
+
+    def on_mount(self) -> None:
+        """Show what there is."""
+        if self._message is not None:
+            self._show_thinking(self._message.reasoning, self._message.numbers.reasoning_tokens)
+            self._show_end(self._message)
+
+    async def write(self, text: str) -> None:
+        """Add text of the answer."""
+        if self._stream is None:
+            self._stream = Markdown.get_stream(self._markdown)
+        await self._stream.write(visible(text))
+
+    def think(self, text: str, tokens: int) -> None:
+        """Show the reasoning so far."""
+        self._show_thinking(text, tokens)
+
+    def say(self, text: str) -> None:
+        """Say under the answer what is going on."""
+        self._note.update(text)
+        self._note.display = bool(text)
+
+    async def end(self, message: ChatMessage) -> None:
+        """Show the whole answer once more, as one document, and why it ended."""
+        if self._stream is not None:
+            await self._stream.stop()
+            self._stream = None
+        await self._markdown.update(visible(message.text))
+        self._show_thinking(message.reasoning, message.numbers.reasoning_tokens)
+        self._show_end(message)
+
+    def toggle_fold(self) -> bool:
+        """Open or close the thinking; False where there is none."""
+        if not self._thought:
+            return False
+        self._fold.collapsed = not self._fold.collapsed
+        return True
+
+    def _show_thinking(self, text: str, tokens: int) -> None:
+        if not text:
+            return
+        self._thought = text
+        self._fold.display = True
+        self._fold.title = f"thinking · {tokens} tokens" if tokens else "thinking"
+        self._reasoning.update(visible(text))
+
+    def _show_end(self, message: ChatMessage) -> None:
+        note = finish_note(message, self._continue_hint)
+        if not note and message.reasoning and not message.text.strip():
+            note = "the model only thought and wrote no answer"
+        self.say(note)
+
+
+class Transcript(VerticalScroll, can_focus=True):
+    """Turns from old to new."""
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
+        self._earlier: list[ChatMessage] = []
+
+    async def show(self, messages: Sequence[ChatMessage], hints: "Hints") -> None:
+        """Show a whole chat, its newest turns; `show_earlier` brings the others."""
+        await self.remove_children()
+        self._earlier = list(messages[:-MOST_TURNS])
+        await self.mount(*self._widgets(messages[-MOST_TURNS:], hints))
+        if self._earlier:
+            await self.mount(self._line(hints), before=0)
+        if not messages:
+            await self.mount(Note(hints.greeting, classes="greeting"))
+        self.follow()
+
+    async def show_earlier(self, hints: "Hints") -> bool:
+        """Show some of the turns that have no widgets; False where there are none."""
+        if not self._earlier:
+            return False
+        await self.query(".earlier").remove()
+        messages, self._earlier = self._earlier[-MOST_TURNS:], self._earlier[:-MOST_TURNS]
+        await self.mount(*self._widgets(messages, hints), before=0)
+        if self._earlier:
+            await self.mount(self._line(hints), before=0)
+        self.scroll_home(animate=False)
+        return True
+
+    async def add(self, widget: Widget) -> None:
+        """Add a turn or a note at the end."""
+        await self.query(".greeting").remove()
+        await self.mount(widget)
+
+    def follow(self) -> None:
+        """Keep the end in view until the reader scrolls."""
+        self.anchor()
+
+    @property
+    def last_answer(self) -> AnswerTurn | None:
+        """The newest answer."""
+        answers = self.query(AnswerTurn)
+        return answers.last() if answers else None
+
+    def _widgets(self, messages: Sequence[ChatMessage], hints: "Hints") -> list[Widget]:
+        return [
+            UserTurn(one.text if one.shown is None else one.shown)
+            if one.role == USER
+            else AnswerTurn(one, hints.go_on)
+            for one in messages
+        ]
+
+    def _line(self, hints: "Hints") -> Note:
+        return Note(f"{len(self._earlier)} earlier turns · {hints.earlier}", classes="earlier")
+
+
+class Hints:
+    """What to press, as the keys are.
+
+    Args:
+        go_on: for an answer that was cut off; empty where none can go on.
+        earlier: for turns that are not shown.
+        greeting: in a chat where nothing was said.
+    """
+
+    def __init__(self, go_on: str, earlier: str, greeting: str) -> None:
+        self.go_on = go_on
+        self.earlier = earlier
+        self.greeting = greeting
