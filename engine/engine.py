@@ -35,6 +35,7 @@ from engine.handover import Handover
 from engine.health import Health
 from engine.kv.choose import choose_storage
 from engine.kv.pool import CAPACITY_STEP
+from engine.kv.storage import RowSnapshot
 from engine.ledger import Ledger
 from engine.lookup.governor import Governor
 from engine.lookup.verify_round import verify_round
@@ -49,6 +50,7 @@ from engine.steps import Steps
 from engine.ticket import Ticket
 
 if TYPE_CHECKING:
+    from engine.models.fingerprint import ModelFingerprint
     from engine.models.load import LoadedModel, ModelFacts
     from engine.text.row_text import RowText
 
@@ -267,6 +269,32 @@ class Engine:
             EvalFailed: the backend threw.
         """
         return self._handover.detach(seq, tokens)
+
+    def detach_run(self, seq: SeqId, start: int, stop: int) -> RowSnapshot:
+        """A copy of the KV of a row's tokens [start, stop), as `detach`: no row begins with it.
+
+        Raises:
+            SnapshotError, UnsupportedModel, EvalFailed: as `detach`.
+        """
+        return self._handover.run(seq, start, stop)
+
+    def retire(self, seq: SeqId) -> tuple[int, ...]:
+        """End a row where it stands, steps in flight unread; the ids its KV is of, to be detached.
+
+        Raises:
+            SnapshotError: the row has failed.
+            RewindFailed: what was in flight cannot be taken back; the row has failed.
+        """
+        return self._handover.retire(seq)
+
+    @property
+    def fingerprint(self) -> ModelFingerprint:
+        """What its KV is bound to; the first call reads a few values of each weight.
+
+        Raises:
+            EvalFailed: the backend threw.
+        """
+        return self._handover.model
 
     def adopt(
         self,

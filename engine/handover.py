@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from engine import guard
-from engine.errors import ContextOverflow, EvalFailed, SnapshotError, SnapshotMismatch
+from engine.errors import ContextOverflow, EvalFailed, RowError, SnapshotError, SnapshotMismatch
 from engine.kv.storage import RowSnapshot, Storage
 from engine.ledger import Ledger
 from engine.lookup.governor import Governor
@@ -106,6 +106,28 @@ class Handover:
             raise SnapshotError(f"the row's KV holds {committed} tokens, not {wanted}")
         return CachedPrefix(self.model, tuple(row.ids[:wanted]), self._copied(row, wanted))
 
+    def run(self, seq: SeqId, start: int, stop: int) -> RowSnapshot:
+        """See `engine.engine.Engine.detach_run`."""
+        row = self._sound_row(seq)
+        committed = self._committed(row)
+        if not 0 <= start < stop <= committed:
+            raise SnapshotError(f"the row's KV holds {committed} tokens, not {start} to {stop}")
+        return self._copied(row, stop, start)
+
+    def retire(self, seq: SeqId) -> tuple[int, ...]:
+        """See `engine.engine.Engine.retire`."""
+        row = self._sound_row(seq)
+        ahead = _ahead(row)
+        row.in_flight.clear()
+        if row.phase is Phase.DECODE:
+            row.phase = Phase.FINISHED
+        try:
+            self._storage.rewind(row.slot, ahead)
+        except RowError:
+            row.failed = True
+            raise
+        return tuple(row.ids[: self._storage.length(row.slot)])
+
     def restore(
         self, snapshot: SequenceSnapshot, text: RowText | None, hooks: RowHooks | None
     ) -> SeqId:
@@ -179,9 +201,9 @@ class Handover:
         """Tokens of the row's KV that no step in flight appended."""
         return self._storage.length(row.slot) - _ahead(row)
 
-    def _copied(self, row: Sequence, tokens: int) -> RowSnapshot:
-        kv = self._storage.save(row.slot, tokens, _ahead(row))
-        if kv.tokens != tokens:
+    def _copied(self, row: Sequence, tokens: int, start: int = 0) -> RowSnapshot:
+        kv = self._storage.save(row.slot, tokens, _ahead(row), start)
+        if kv.tokens != tokens - start:
             raise SnapshotError(
                 f"this family's KV of {kv.tokens} tokens cannot be cut to {tokens}: a ring or "
                 "recurrent state does not hold what it was earlier"

@@ -41,6 +41,8 @@ class CachedPrefix:
 
         0 where this KV can only be used as a whole and the prompt does not hold all of it.
         """
+        if len(self.ids) < len(prompt_ids) and tuple(prompt_ids[: len(self.ids)]) == self.ids:
+            return len(self.ids)
         pairs = zip(self.ids, prompt_ids[:-1], strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return 0 if self.kv.is_whole and shared < len(self.ids) else shared

@@ -129,14 +129,14 @@ class DenseLayer(PoolLayer):
             self.keys[slot, :, tokens] = mx.array(0, self.keys.dtype)
             self.values[slot, :, tokens] = mx.array(0, self.values.dtype)
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
-        """Copies of one row's first ``tokens`` positions, ``[1, H, tokens, D]`` each."""
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
+        """Copies of one row's positions [start, tokens), ``[1, H, tokens - start, D]`` each."""
         del back
         if self.keys is None or self.values is None:
             return ()
         return (
-            mx.contiguous(self.keys[slot : slot + 1, :, :tokens]),
-            mx.contiguous(self.values[slot : slot + 1, :, :tokens]),
+            mx.contiguous(self.keys[slot : slot + 1, :, start:tokens]),
+            mx.contiguous(self.values[slot : slot + 1, :, start:tokens]),
         )
 
     def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:

@@ -60,13 +60,14 @@ class PoolLayer(Protocol):
     def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
         """Zero one row; where positions stand by themselves, only ``tokens`` of it."""
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
         """One row's state after its first ``tokens`` tokens, as arrays of its own.
 
         Args:
             slot: the row.
             tokens: how many it is of.
             back: appends that it is behind the row's newest state.
+            start: tokens to leave out at the beginning, where positions stand by themselves.
         """
 
     def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:

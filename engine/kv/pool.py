@@ -171,15 +171,16 @@ class Pool:
         """Every array of the pool."""
         return [array for layer in self._layers for array in layer.arrays()]
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowSnapshot:
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowSnapshot:
         """Copies of a row's first ``tokens`` tokens; of all it holds where it cannot be cut."""
         limit = self.rewind_limit(slot)
+        start = start if limit is None else 0
         kept = tokens if limit is None else self._lengths[slot] - back
         assert kept <= self._lengths[slot]
         assert limit is None or back <= limit, "the row has no way back that far"
-        layers = tuple(layer.save(slot, kept, back) for layer in self._layers)
+        layers = tuple(layer.save(slot, kept, back, start) for layer in self._layers)
         overshoot = self._longest[slot] - kept
-        return RowSnapshot(kept, layers, overshoot, is_whole=limit is not None)
+        return RowSnapshot(kept - start, layers, overshoot, is_whole=limit is not None)
 
     def load(self, slot: int, snapshot: RowSnapshot) -> None:
         """Fill an empty row from a snapshot."""

@@ -125,9 +125,9 @@ class RingLayer(PoolLayer):
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
         """Copies of one row's ring, ``[1, H, ring, D]`` each; the slack is the way back."""
-        del tokens, back
+        del tokens, back, start
         if self.keys is None or self.values is None:
             return ()
         return mx.contiguous(self.keys[slot : slot + 1]), mx.contiguous(

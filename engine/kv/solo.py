@@ -120,13 +120,13 @@ class Solo:
             found += _arrays([cache.state for cache in row.caches if not cache.empty()])
         return found
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowSnapshot:
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowSnapshot:
         """Not possible: these caches' layout is the family's own.
 
         Raises:
             UnsupportedModel: always.
         """
-        del back
+        del back, start
         raise UnsupportedModel(f"this family's KV cannot be taken out of row {slot} ({tokens})")
 
     def load(self, slot: int, snapshot: RowSnapshot) -> None:

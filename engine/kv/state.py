@@ -127,9 +127,9 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self._held.discard(slot)
         self._before.pop(slot, None)
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowArrays:
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
         """Copies of one row's state arrays, as they were ``back`` appends ago."""
-        del tokens
+        del tokens, start
         if slot not in self._held:
             return ()
         state = self._before[slot][-back] if back else self._pool

@@ -108,13 +108,14 @@ class Storage(Protocol):
     def arrays(self) -> list[mx.array]:
         """Every array of the storage, for evaluation and accounting."""
 
-    def save(self, slot: int, tokens: int, back: int = 0) -> RowSnapshot:
+    def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowSnapshot:
         """Copies of a row's first ``tokens`` tokens (of all of them where it cannot be cut).
 
         Args:
             slot: the row.
             tokens: at most those it held ``back`` tokens ago.
             back: newest tokens to leave out, within `rewind_limit`; the row itself keeps them.
+            start: tokens to leave out at the beginning, where it can be cut.
         """
 
     def load(self, slot: int, snapshot: RowSnapshot) -> None:

@@ -37,6 +37,7 @@ class Job:
         "_tokens",
         "cached_tokens",
         "completion_tokens",
+        "covered",
         "done_tokens",
         "first_s",
         "is_decoding",
@@ -82,6 +83,8 @@ class Job:
         """Tokens whose KV its prefill has made or found."""
         self.cached_tokens = 0
         """Prompt tokens whose KV was there when it was admitted."""
+        # Prompt tokens that the prompt cache has KV of, and the state of the cache when it had.
+        self.covered = (0, -1)
         self.completion_tokens = 0
         self.submitted_s = now_s
         self.started_s: float | None = None
@@ -127,7 +130,8 @@ class Job:
     def waiting_state(self) -> WaitingState:
         """How admission sees it."""
         tokens = self.prefill_tokens
-        return WaitingState(self.id, self.priority, tokens, self._room(tokens))
+        left = tokens - self.covered[0]
+        return WaitingState(self.id, self.priority, left, self._room(tokens))
 
     def row_state(self, *, wants_step: bool) -> RowState:
         """How a plan sees it while it has a slot."""

@@ -6,6 +6,7 @@ from engine.engine import Engine
 from engine.outcome import StepOutcome
 from engine.prefill import PrefillPacer, PrefillPiece, plan_prefill
 from engine.scheduler.job import Job
+from engine.scheduler.rows import Rows
 from engine.scheduler.stats import Counters
 from engine.scheduler.tick import Grant
 
@@ -15,6 +16,7 @@ class PromptReader:
 
     Args:
         engine: where the rows live.
+        rows: how they were opened, and where their pieces have to end.
         pacer: sizes the pieces.
         counters: counts them.
         clock: seconds, monotonic.
@@ -23,11 +25,13 @@ class PromptReader:
     def __init__(
         self,
         engine: Engine,
+        rows: Rows,
         pacer: PrefillPacer,
         counters: Counters,
         clock: Callable[[], float],
     ) -> None:
         self._engine = engine
+        self._rows = rows
         self._pacer = pacer
         self._counters = counters
         self._clock = clock
@@ -40,26 +44,33 @@ class PromptReader:
     def read(self, job: Job, grant: Grant) -> StepOutcome | None:
         """Forward a granted piece of the job's row; read to its last token, the row decodes.
 
-        That last token is the next step's, so that it costs no forward of its own.
+        That last token is the next step's, so that it costs no forward of its own. A piece that
+        ends at a boundary of the prompt cache is followed by the next one.
 
         Returns:
             The error that ended the row, if one did.
         """
         assert job.seq is not None
+        boundary = self._rows.boundary(job.seq)
         pieces = plan_prefill(
             prompt_tokens=job.prefill_tokens,
             cached_tokens=job.done_tokens,
             chunk_tokens=grant.tokens,
+            boundary=boundary,
         )
-        piece = next(pieces)
-        if not piece.is_last:
-            outcome = self._forward(job, piece)
-            if outcome is not None:
-                return outcome
-            piece = next(pieces)
-        if piece.is_last:
-            self._engine.join(job.seq)
-            job.decodes_since(self._clock())
+        read = 0
+        for piece in pieces:
+            if piece.is_last:
+                self._engine.join(job.seq)
+                job.decodes_since(self._clock())
+            elif read and piece.start != boundary:
+                return None
+            else:
+                outcome = self._forward(job, piece)
+                if outcome is not None:
+                    return outcome
+                self._rows.at_piece(job.seq, piece.stop)
+                read += 1
         return None
 
     def _forward(self, job: Job, piece: PrefillPiece) -> StepOutcome | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.finish import FinishCause
 from engine.outcome import Timings, TokenLogprobs, Usage
 from engine.params import SequenceParams
+from engine.prompt_cache.key import CacheUse
 from engine.scheduler.queue import Priority
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ class ScheduledRequest:
     priority: Priority = Priority.NORMAL
     hooks: RowHooks | None = None
     """What a feature decides for the row; such a row is never preempted."""
+    cache: CacheUse | None = field(default_factory=CacheUse)
+    """How it uses the prompt cache; None: neither looks up nor leaves anything."""
 
 
 @dataclass(frozen=True, slots=True)

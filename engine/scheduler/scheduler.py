@@ -34,11 +34,11 @@ from engine.scheduler.pipeline import Pipeline
 from engine.scheduler.queue import Priority, RequestQueue
 from engine.scheduler.reader import PromptReader
 from engine.scheduler.request import Event, Failed, PrefillProgress, ScheduledRequest
+from engine.scheduler.rows import Rows
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import RowState, TickState
 from engine.scheduler.stats import Counters, SchedulerPhase, SchedulerStats
 from engine.scheduler.tick import Grant, TickPlan, plan_tick, steps_since_piece
-from engine.text.row_text import RowText
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class BatchScheduler:
         self._engine = engine
         self._clock = clock
         self._intake = Intake(engine, self.settings, clock)
+        self._doors = Rows(engine, self.settings.prompt_cache, clock)
         self._queue: RequestQueue[Job] = RequestQueue(self.settings.queue_depth)
         self._rows: dict[str, Job] = {}
         """Who has a slot, in the order of admission."""
@@ -73,7 +74,7 @@ class BatchScheduler:
             engine, self._counters, clock, is_pipelined=self.settings.is_pipelined
         )
         self._reader = PromptReader(
-            engine, PrefillPacer() if pacer is None else pacer, self._counters, clock
+            engine, self._doors, pacer or PrefillPacer(), self._counters, clock
         )
         self._events: list[Event] = []
         self._phase = SchedulerPhase.SERVING
@@ -108,7 +109,7 @@ class BatchScheduler:
         job = self._queue.remove(id_) or self._rows.get(id_)
         if job is None:
             return
-        self._leave(job)
+        self._leave(job, keeps=job.is_decoding and job.completion_tokens > 0)
         self._events.append(job.cancelled())
         self._counters.cancelled += 1
 
@@ -205,7 +206,12 @@ class BatchScheduler:
             kv_rows=shape.rows,
             kv_positions=shape.positions,
             kv_budget_positions=self.settings.kv_budget_tokens,
+            cache=self._doors.stats(),
         )
+
+    def forget_prompts(self) -> None:
+        """Empty the prompt cache; rows that run keep what they took from it."""
+        self._doors.forget()
 
     # -- internals: taking requests
 
@@ -232,7 +238,7 @@ class BatchScheduler:
                 rows.append(job.row_state(wants_step=self._wants_step(job)))
         # Without a free slot only the first that waits matters.
         looked_at = None if len(rows) < limits.parallel else 1
-        waiting = tuple(job.waiting_state() for job in islice(self._queue, looked_at))
+        waiting = tuple(map(self._doors.waiting_state, islice(self._queue, looked_at)))
         return TickState(
             limits=limits,
             rows=tuple(rows),
@@ -260,7 +266,10 @@ class BatchScheduler:
         self._step([seq for seq in [*decoding, *joining] if seq is not None])
         for id_ in plan.preempt:
             self._preempt(id_)
-        self._has_work |= not plan.is_empty or bool(self._pipeline.in_flight)
+        self._doors.advance()
+        self._has_work |= (
+            not plan.is_empty or bool(self._pipeline.in_flight) or self._doors.is_copying
+        )
 
     def _enter(self, id_: str, *, is_long: bool) -> None:
         """Give a request of the queue its slot."""
@@ -270,19 +279,13 @@ class BatchScheduler:
             busy = {other.slot for other in self._rows.values()}
             slot = next(slot for slot in range(len(busy) + 1) if slot not in busy)
             self._rows[job.id] = job
-            job.take_slot(self._open(job), slot, cached_tokens=0, is_long=is_long)
+            seq = self._doors.open(job)
+            job.take_slot(seq, slot, cached_tokens=self._doors.cached_tokens(seq), is_long=is_long)
             if job.started_s is None:
                 self._events.append(job.start(self._clock()))
                 self._counters.started += 1
             if job.params.max_tokens == 0:
                 self._finish(job, FinishCause.LENGTH)
-
-    def _open(self, job: Job) -> SeqId:
-        """A row for the request. A shared prefix is adopted here, and its tokens counted."""
-        if job.suspended is not None:
-            return self._engine.resume(job.suspended)
-        job.text = RowText(self._engine.tokenizer.decoder(), job.request.stops)
-        return self._engine.open(job.params, text=job.text, hooks=job.request.hooks)
 
     def _read(self, grant: Grant) -> SeqId | None:
         """Read a piece of a prompt; the row, if it is to join this tick's step."""
@@ -335,7 +338,7 @@ class BatchScheduler:
             self._fail(job, InternalFault(error))
 
     def _finish(self, job: Job, finish: FinishCause) -> None:
-        self._leave(job)
+        self._leave(job, keeps=True)
         done = job.done(finish)
         self._events.append(done)
         finished = self._counters.finished
@@ -348,8 +351,8 @@ class BatchScheduler:
         self._events.append(Failed(job.id, error))
         self._counters.failed += 1
 
-    def _leave(self, job: Job) -> None:
-        """Take a job out, wherever it stands, and free its row."""
+    def _leave(self, job: Job, *, keeps: bool = False) -> None:
+        """Take a job out, wherever it stands, and free its row; ``keeps`` what a good one read."""
         self._queue.remove(job.id)
         self._rows.pop(job.id, None)
         self._has_work = True
@@ -360,7 +363,7 @@ class BatchScheduler:
             return
         self._pipeline.forget(seq)
         try:
-            self._engine.close(seq)
+            self._doors.close(seq, keeps=keeps)
         except Exception:
             logger.exception("the row of request %s could not be closed", job.id)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from engine.errors import InvalidParams
+from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.state import Limits
 
 
@@ -15,6 +16,8 @@ class SchedulerSettings:
     """Most requests that wait for a slot."""
     kv_budget_tokens: int | None = None
     """Most token positions of KV in all rows together, as allocated; None: no bound."""
+    prompt_cache: CacheLimits | None = None
+    """Bounds of the prompt cache; None: there is none."""
     is_pipelined: bool = True
     """False reads each step before the next is submitted (for debugging)."""
 

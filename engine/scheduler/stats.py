@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from engine.finish import FinishCause
+from engine.prompt_cache.limits import CacheStats
 from engine.scheduler.admission import WaitReason
 from engine.scheduler.queue import Priority
 
@@ -90,6 +91,8 @@ class SchedulerStats:
     kv_positions: int
     """Token positions of each of them."""
     kv_budget_positions: int | None
+    cache: CacheStats | None = None
+    """The prompt cache, if there is one."""
 
     @property
     def slots_free(self) -> int:

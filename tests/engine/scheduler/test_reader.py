@@ -7,6 +7,7 @@ from engine.prefill import PrefillPacer
 from engine.scheduler.job import Job
 from engine.scheduler.reader import PromptReader
 from engine.scheduler.request import ScheduledRequest
+from engine.scheduler.rows import Rows
 from engine.scheduler.stats import Counters
 from engine.scheduler.tick import Grant
 
@@ -45,7 +46,7 @@ def reading(prompt: int, *, cached: int = 0):
     request = ScheduledRequest("a", params)
     job = Job(request, params, bound=999, growth_tokens=None, now_s=0.0)
     job.take_slot(SEQ, 0, cached_tokens=cached, is_long=False)
-    reader = PromptReader(engine, PrefillPacer(8), counters, clock)
+    reader = PromptReader(engine, Rows(engine, None, clock), PrefillPacer(8), counters, clock)
     return reader, job, engine, counters
 
 
@@ -114,6 +115,7 @@ def test_pieces_that_were_slow_make_the_next_ones_shorter():
     job.take_slot(SEQ, 0, cached_tokens=0, is_long=False)
     engine = FakeEngine(clock)
     engine.piece_s = 2.0
-    reader = PromptReader(engine, PrefillPacer(first_tokens=128), Counters(), clock)
+    rows = Rows(engine, None, clock)
+    reader = PromptReader(engine, rows, PrefillPacer(first_tokens=128), Counters(), clock)
     reader.read(job, Grant("a", 128))
     assert reader.chunk_tokens == 32  # 64 tokens a second, half a second each

@@ -1,0 +1,1 @@
+"""Remembers the KV of prompts and answers, so that a prompt is read only from where it is new."""

@@ -1,0 +1,75 @@
+"""How much a prompt cache may hold, and what it counts: plain values, no arrays."""
+
+from dataclasses import dataclass, replace
+
+from engine.errors import InvalidParams
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLimits:
+    """Bounds of a prompt cache; whatever was not used for longest goes first."""
+
+    max_bytes: int | None = 2 * 2**30
+    """Most bytes of KV; None: no bound."""
+    max_entries: int = 1024
+    """Most texts that are remembered; where one goes on from another they are one."""
+    ttl_s: float | None = 3600.0
+    """Seconds after its last use at which KV is dropped; None: never."""
+    min_tokens: int = 32
+    """Shortest beginning that is taken over, and shortest text that is remembered."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise InvalidParams("prompt_cache_bytes", f"must be 1 or more, got {self.max_bytes}")
+        if self.max_entries < 1:
+            raise InvalidParams(
+                "prompt_cache_entries", f"must be 1 or more, got {self.max_entries}"
+            )
+        if self.ttl_s is not None and not self.ttl_s > 0:
+            raise InvalidParams("prompt_cache_ttl", f"must be above 0, got {self.ttl_s}")
+        if self.min_tokens < 1:
+            raise InvalidParams(
+                "prompt_cache_min_tokens", f"must be 1 or more, got {self.min_tokens}"
+            )
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """Totals since the cache was made."""
+
+    lookups: int = 0
+    """Prompts that were looked up."""
+    hits: int = 0
+    """Of these, how many took something over."""
+    lookup_tokens: int = 0
+    """Tokens of the prompts that were looked up."""
+    hit_tokens: int = 0
+    """Of these, how many needed no forward."""
+    donations: int = 0
+    """Rows whose KV was offered when they ended."""
+    donated_tokens: int = 0
+    """Tokens whose KV was copied; what was there already is not."""
+    evicted_bytes: int = 0
+    expired_bytes: int = 0
+    faults: int = 0
+    """Copies and takeovers that failed; the request went on without."""
+
+    def snapshot(self) -> "CacheCounters":
+        """A copy that stays as it is."""
+        return replace(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """A prompt cache at one moment."""
+
+    limits: CacheLimits
+    counters: CacheCounters
+    entries: int
+    """Texts that are remembered."""
+    tokens: int
+    """Tokens whose KV is held; what texts share is counted once."""
+    nbytes: int
+    """Bytes of it."""
+    pending: int
+    """Rows that have ended and are being copied."""
