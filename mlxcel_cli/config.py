@@ -115,6 +115,9 @@ def load_settings(
     machine: dict[str, Any] = {
         one.name: values.pop(one.name) for one in fields(MachineSettings) if one.name in values
     }
+    for name in ("cache_clear_interval", "prefill_chunk"):
+        if machine.get(name, 0) < 0:
+            raise InvalidParams(name, f"must be 0 or more, got {machine[name]}")
     home = {"MLXCEL_HOME": str(machine["home"])} if "home" in machine else {}
     return Settings(
         values=values,

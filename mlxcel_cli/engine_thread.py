@@ -222,9 +222,21 @@ def _pump(stream: Stream[T], make: Callable[[Emit[T]], Iterator[T]]) -> None:
     except Cancelled:
         stream.finish()
     except BaseException as error:  # noqa: BLE001 - it is raised on the caller's side
-        stream.fail(error)
+        stream.fail(_as_exception(error))
     else:
         stream.finish()
+
+
+def _as_exception(error: BaseException) -> BaseException:
+    """The error as one that callers expect: a panic in Rust code (tokenizers) derives from none.
+
+    What ends a process ends it on the caller's side too.
+    """
+    if isinstance(error, Exception | SystemExit | KeyboardInterrupt):
+        return error
+    failure = RuntimeError(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _release_mlx() -> None:

@@ -27,6 +27,10 @@ STARTER = "starter"
 
 _REPOSITORY = "models--"
 _KEY_DIGITS = 8
+_STEM_BYTES = 200
+"""Of a GGUF file's name in that of its conversion: with its key and the marks of one that is being
+made it has to stay below a file system's 255."""
+
 _UNKNOWN_FAMILY = "the installed mlx-lm cannot run the model type"
 _GGUF_QUANT = re.compile(r"(?:^|[-._])((?:I?Q\d\w*|BF16|F16|F32))(?=[-.]|$)", re.IGNORECASE)
 _GGUF_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$")
@@ -142,7 +146,8 @@ def conversion_folder(file: Path, places: ModelPlaces) -> Path:
     The key is of the path as it was given: in the hub's cache that is a link to a nameless blob.
     """
     key = hashlib.sha256(str(file.absolute()).encode()).hexdigest()[:_KEY_DIGITS]
-    return places.models / f"{file.stem}-{key}"
+    stem = file.stem.encode(errors="surrogateescape")[:_STEM_BYTES].decode(errors="ignore")
+    return places.models / f"{stem}-{key}"
 
 
 def hub_folder(hub_cache: Path, owner: str, name: str) -> Path:

@@ -73,7 +73,7 @@ def resolve(
 
             pull(hub_name, places.hub_cache, progress=progress)
     if local is None:
-        local = find_local(name, places, offline=offline)
+        local = _find(name, places, offline=offline)
     if not local.is_gguf_file:
         return ResolvedModel(local.path, local.name, local.kind)
     from engine.models.gguf.convert import convert_gguf
@@ -90,7 +90,11 @@ def find_local(name: str | None, places: ModelPlaces, *, offline: bool = False) 
         ModelNotFound: Nothing here goes by that name; says what to type next.
         ModelFileError: It is the path of something that is no model.
     """
-    name = _settle(name, places)
+    return _find(_settle(name, places), places, offline=offline)
+
+
+def _find(name: str, places: ModelPlaces, *, offline: bool) -> LocalModel:
+    """Return what `name` means, which is no alias any more."""
     local = _by_path(name)
     if local is not None:
         return local

@@ -1,15 +1,16 @@
 """Runs a chat template, which came with a model from elsewhere, where it can do little harm.
 
 Jinja's immutable sandbox keeps it from Python's insides. Bounded here are: the prompt's
-length, the turns of ``range`` loops together, the size of what ``+``, ``*``, ``**`` and ``%``
-make, and, looked at between two pieces of output, the time. Not bounded are: memory that the
-``~`` operator and filters such as ``center`` take, and loops over values that are no range.
+length, the turns of ``range`` loops together, the size of what ``+``, ``*``, ``**``, ``%`` and
+the methods and filters of strings make, and, looked at between two pieces of output, the time.
+Not bounded are: memory that the ``~`` operator takes, and loops over values that are no range.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import wraps
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -30,6 +31,8 @@ MAX_RANGE_TURNS = 2_000_000
 """Turns of all ``range`` loops of one rendering; a second or so."""
 
 MAX_SECONDS = 30.0
+
+_WIDENING_FILTERS = ("center", "format", "indent")
 
 TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -104,6 +107,13 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise jinja2.TemplateError(f"the result of {operator!r} is too large")
         return super().call_binop(context, operator, left, right)
 
+    def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # jinja2 wraps str.format, for safety of another kind.
+        text = getattr(getattr(called, "__wrapped__", called), "__self__", None)
+        if isinstance(text, str):
+            _check_widths(called.__name__, text, args, kwargs)
+        return super().call(context, called, *args, **kwargs)
+
 
 class _GenerationTag(Extension):
     """``{% generation %}`` marks what a model wrote, for training; here it only groups."""
@@ -135,10 +145,43 @@ def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
     environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationTag]
     )
+    for name in _WIDENING_FILTERS:
+        environment.filters[name] = _bounded(name, environment.filters[name])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
     return environment
+
+
+def _bounded(name: str, widen: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter ``widen``, refusing what would make too much."""
+
+    @wraps(widen)
+    def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_widths(name, str(text), args, kwargs)
+        return widen(text, *args, **kwargs)
+
+    return checked
+
+
+def _check_widths(name: str, text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a method or filter of ``text`` that would make a string out of all proportion."""
+    width = max((one for one in (*args, *kwargs.values()) if isinstance(one, int)), default=0)
+    match name, args:
+        case "replace", (str(old), str(new), *_):
+            size = text.count(old) * len(new)
+        case "format" | "format_map", _:
+            size = _widest_field(text)
+        case "indent", _:
+            size = width * (text.count("\n") + 1)
+        case "expandtabs", _:
+            size = width * text.count("\t")
+        case "center" | "ljust" | "rjust" | "zfill", _:
+            size = width
+        case _:
+            size = 0
+    if size > MAX_PROMPT_LETTERS:
+        raise jinja2.TemplateError(f"the result of {name!r} is too large")
 
 
 def _raise_exception(message: str) -> None:

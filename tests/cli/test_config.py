@@ -172,3 +172,10 @@ def test_an_options_file_that_toml_readers_give_up_on_is_refused(settings_of, te
 def test_a_variable_that_json_readers_give_up_on_is_refused(settings_of):
     with pytest.raises(InvalidParams, match="MLXCEL_STOP"):
         settings_of(MLXCEL_STOP="[" * 100_000)
+
+
+@pytest.mark.parametrize("name", ["cache_clear_interval", "prefill_chunk"])
+def test_a_machine_s_setting_below_its_bound_is_refused(settings_of, name):
+    with pytest.raises(InvalidParams, match=name):
+        settings_of(f"{name} = -1")
+    assert getattr(settings_of(f"{name} = 0").machine, name) == 0

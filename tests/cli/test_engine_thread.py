@@ -193,3 +193,15 @@ def test_a_process_whose_engine_thread_used_mlx_ends_cleanly_every_time():
         for _ in range(20)
     ]
     assert codes == [0] * 20
+
+
+def test_a_panic_of_a_library_arrives_as_an_exception():
+    class Panic(BaseException):
+        pass
+
+    def job():
+        raise Panic("index out of bounds")
+
+    with EngineThread() as thread, pytest.raises(RuntimeError, match="Panic: index out of") as told:
+        thread.call(job)
+    assert isinstance(told.value.__cause__, Panic)

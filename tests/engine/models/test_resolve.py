@@ -63,6 +63,12 @@ def test_no_name_is_the_default_else_the_starter(places):
     assert resolve(None, replace(places, default="owner/name")).folder == snapshot
 
 
+def test_an_alias_is_replaced_once_so_that_it_may_have_the_name_of_another(places):
+    snapshot = add_hub_model(places, "owner/big")
+    aliases = {"small": "big", "big": "small"}
+    assert resolve("small", replace(places, aliases=aliases)).folder == snapshot
+
+
 @pytest.mark.parametrize("name", [STARTER, STARTER_NAME, STARTER_NAME.lower()])
 def test_the_starter_goes_by_its_names(places, name):
     found = resolve(name, places)
@@ -88,6 +94,16 @@ def test_a_file_that_is_no_model_is_refused_when_nothing_else_has_its_name(place
     Path("notes.txt").write_text("notes")
     with pytest.raises(ModelFileError, match="is no model"):
         resolve(name, places)
+
+
+def test_a_gguf_file_with_the_longest_of_names_can_be_converted(places):
+    file = Path("ü" * 125 + ".gguf")
+    file.write_bytes(b"GGUF")
+    folder = conversion_folder(file, places)
+    marks = len(f"..making-{2**22}-old")
+    assert len(folder.name.encode()) + marks < 256
+    assert folder.name.startswith("üü")
+    assert folder != conversion_folder(Path("ü" * 124 + "a.gguf"), places)
 
 
 def test_a_name_too_long_for_a_file_is_a_name_like_any_other(places):

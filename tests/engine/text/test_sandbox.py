@@ -57,6 +57,36 @@ def test_a_failure_names_template_line_and_reason(source, problem):
     assert str(failed.value).startswith("m/template")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a'.ljust(9999999999) }}",
+        "{{ 'a'.zfill(width) }}",
+        "{{ 'a' | center(9999999999) }}",
+        "{{ 'a' | indent(9999999999) }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{{ '%9999999999d' | format(1) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{{ ('\\t' * 1000000).expandtabs(1000000) }}",
+    ],
+)
+def test_no_method_or_filter_makes_a_string_out_of_all_proportion(source):
+    with pytest.raises(TemplateError, match="is too large"):
+        render(source, width=9999999999)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ text.replace('x', '<|a_rather_long_mark|>' * 9) | length }}", str(2**22)),
+        ("{{ 'a'.ljust(3) }}|{{ 'a' | center(3) }}|{{ 'b' | indent(2, true) }}", "a  | a |  b"),
+        ("{{ '{:>3}'.format(1) }}{{ '%02d' | format(7) }}{{ 'a,b'.split(',', 1)[1] }}", "  107b"),
+    ],
+)
+def test_methods_and_filters_in_proportion_are_left_alone(source, expected):
+    assert render(source, text="a" * 2**22) == expected
+
+
 def test_a_syntax_error_names_its_line():
     with pytest.raises(TemplateError, match="m/template, line 2: "):
         compiled("a\n{% if %}")
