@@ -33,6 +33,10 @@ class SchedulerSettings:
             raise InvalidParams(
                 "short_pieces", f"must be 1 or more, got {self.limits.short_pieces}"
             )
+        if self.limits.short_tokens < 0:
+            raise InvalidParams(
+                "short_tokens", f"must be 0 or more, got {self.limits.short_tokens}"
+            )
         if self.queue_depth < 0:
             raise InvalidParams("max_queue_depth", f"must be 0 or more, got {self.queue_depth}")
         if self.kv_budget_tokens is not None and self.kv_budget_tokens < 1:

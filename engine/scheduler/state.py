@@ -50,8 +50,10 @@ class Limits:
     grant_interval: int = 16
     """Decode steps for each piece of a parked prefill; 0: none while any row decodes."""
     short_pieces: int = 4
-    """Prompts of at most so many pieces go ahead of decode steps, one piece's worth a tick;
-    longer ones are parked."""
+    """Prompts of at most so many pieces go ahead of decode steps; longer ones are parked."""
+    short_tokens: int = 1024
+    """Prompts of at most so many tokens are never parked: on a slow or busy machine pieces are
+    small, and a burst of common prompts would be read one after the other, an interval a piece."""
     preemption: PreemptionPolicy | None = None
     """Whom to preempt; None: nobody."""
 
@@ -75,4 +77,6 @@ class TickState:
     @property
     def short_tokens(self) -> int | None:
         """The longest prefill that is not parked; None: none ever is."""
-        return self.chunk_tokens * self.limits.short_pieces if self.chunk_tokens else None
+        if not self.chunk_tokens:
+            return None
+        return max(self.limits.short_tokens, self.chunk_tokens * self.limits.short_pieces)

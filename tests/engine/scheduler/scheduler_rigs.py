@@ -98,7 +98,7 @@ class Served:
         **limits: Any,
     ) -> None:
         self.engine = engine
-        chosen = settings or SchedulerSettings(Limits(**limits))
+        chosen = settings or SchedulerSettings(Limits(**{"short_tokens": 0, **limits}))
         kw = {} if clock is None else {"clock": clock}
         self.scheduler = BatchScheduler(engine, chosen, pacer=PrefillPacer(chunk), **kw)
         self.told: dict[str, Told] = {}

@@ -28,7 +28,7 @@ def runs(id_: str, room: int = 100, *, left: int = 0, is_long: bool = False) -> 
 
 
 def state(*waiting: WaitingState, rows: tuple[RowState, ...] = (), **kw) -> TickState:
-    limits = Limits(parallel=kw.pop("parallel", 4), short_pieces=2)
+    limits = Limits(parallel=kw.pop("parallel", 4), short_pieces=2, short_tokens=0)
     return TickState(limits, rows, waiting, chunk_tokens=32, **kw)
 
 

@@ -67,7 +67,9 @@ def act(served: Served, action: str, number: int, priority: Priority | None) -> 
 def test_any_company_gives_the_answers_of_solo_runs(
     family, parallel, actions, policy, chunk, interval
 ):
-    limits = Limits(parallel, grant_interval=interval, short_pieces=2, preemption=policy)
+    limits = Limits(
+        parallel, grant_interval=interval, short_pieces=2, short_tokens=0, preemption=policy
+    )
     served = Served(ENGINE(family), chunk=chunk, settings=SchedulerSettings(limits, 100))
     cancelled = set()
     for action, number, priority in actions:

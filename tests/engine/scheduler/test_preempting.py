@@ -25,7 +25,7 @@ def tokenizer(tmp_path: Path):
 def preempting(
     engine, policy=PreemptionPolicy.LONGEST_FIRST, *, parallel: int = 1, chunk: int = 8, **kw
 ) -> Served:
-    limits = Limits(parallel=parallel, preemption=policy)
+    limits = Limits(parallel=parallel, preemption=policy, short_tokens=0)
     return Served(engine, chunk=chunk, settings=SchedulerSettings(limits, **kw))
 
 

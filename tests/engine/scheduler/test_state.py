@@ -2,7 +2,15 @@ from engine.scheduler.state import Limits, TickState
 
 
 def test_prompts_of_few_pieces_are_short():
-    assert TickState(Limits(short_pieces=3), (), chunk_tokens=100).short_tokens == 300
+    limits = Limits(short_pieces=3, short_tokens=0)
+    assert TickState(limits, (), chunk_tokens=100).short_tokens == 300
+
+
+def test_common_prompts_are_short_however_small_the_pieces_are():
+    """Pieces shrink with the machine's speed; a prompt of 16 small ones must not be parked."""
+    limits = Limits(short_pieces=4, short_tokens=1024)
+    assert TickState(limits, (), chunk_tokens=16).short_tokens == 1024
+    assert TickState(limits, (), chunk_tokens=512).short_tokens == 2048
 
 
 def test_without_pieces_no_prompt_is_long():

@@ -33,7 +33,9 @@ def waits(id_: str, prefill: int = 10, *, priority: Priority = Priority.NORMAL) 
 
 def state(*rows: RowState, waiting: tuple[WaitingState, ...] = (), **kw) -> TickState:
     names = Limits.__dataclass_fields__
-    limits = Limits(**{"short_pieces": 2, **{k: kw.pop(k) for k in list(kw) if k in names}})
+    limits = Limits(
+        **{"short_pieces": 2, "short_tokens": 0, **{k: kw.pop(k) for k in list(kw) if k in names}}
+    )
     return TickState(limits, rows, waiting, chunk_tokens=kw.pop("chunk_tokens", CHUNK), **kw)
 
 
