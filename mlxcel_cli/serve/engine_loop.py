@@ -5,6 +5,7 @@ Nothing here waits for a client. What a tick came to crosses to the event loop i
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from engine.models.progress import Progress
     from engine.scheduler.scheduler import BatchScheduler
     from mlxcel_cli.serve.served_model import ServedModel
+
+logger = logging.getLogger(__name__)
 
 STATS_EVERY_S = 0.1
 """A snapshot of the counts costs some microseconds; nobody looks more often than this."""
@@ -114,11 +117,12 @@ class EngineLoop:
 
     def _commands(self) -> Iterator[Command]:
         """What waits; waits itself while there is nothing else to do."""
-        idle = self._hosted is None or self._hosted.scheduler.idle
         with suppress(Empty):
-            if idle:
+            if self._hosted is None or self._hosted.scheduler.idle:
                 is_waiting = self._is_draining and not self._told_drained
                 yield self._inbox.get(timeout=DRAIN_POLL_S if is_waiting else None)
+            elif (slack_s := self._hosted.scheduler.slack_s()) > 0:
+                yield self._inbox.get(timeout=slack_s)
             while True:
                 yield self._inbox.get_nowait()
 
@@ -137,12 +141,18 @@ class EngineLoop:
 
     def _submit(self, command: Submit) -> None:
         try:
-            if self._is_draining:
-                raise EngineClosed("the server is shutting down")
-            self._bring().scheduler.submit(*command.requests)
-        except (EngineError, OSError, MemoryError) as error:
+            self._queue(command)
+        except Exception as error:
+            if not isinstance(error, EngineError):
+                logger.exception("a request could not be taken")
             ids = tuple(request.id for request in command.requests)
             self._tell([Refused(ids, error)])
+
+    def _queue(self, command: Submit) -> None:
+        # An idle model that was freed is not loaded again to be told so.
+        if self._is_draining:
+            raise EngineClosed("the server is shutting down")
+        self._bring().scheduler.submit(*command.requests)
 
     def _drain(self, command: Drain) -> None:
         self._is_draining = True

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
@@ -36,6 +37,8 @@ LAST_WORDS_S = 1.0
 """Seconds that handlers have to send what an ended answer still had to say."""
 THREAD_END_S = 2.0
 IDLE_POLL_S = 1.0
+OPEN_FILES = 10240
+"""What macOS grants at most; thousands of idle connections fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +115,7 @@ class _Life:
         tls = tls_context(settings)
         listening = listen(settings)
         log_to(self._output.note)
+        _allow_connections()
         runner = web.AppRunner(
             make_app(self._server, keys),
             handler_cancellation=True,
@@ -198,7 +202,7 @@ class _Life:
 
     def _heed_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # nohup and shells without job control ignore SIGINT on purpose.
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 loop.add_signal_handler(signum, self._on_signal, signum)
@@ -214,6 +218,16 @@ class _Life:
 
         assert isinstance(progress, Progress)
         self._output.progress(progress_text(progress))
+
+
+def _allow_connections() -> None:
+    """Raise the limit of open files, which is 256 on macOS: each client takes one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _defaults(line: ServeLine) -> Defaults:

@@ -5,11 +5,15 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import InvalidParams
 from mlxcel_cli.serve.settings import ServeSettings
 
 BACKLOG = 1024
+SEND_BUFFER_BYTES = 256 * 1024
+"""What the system keeps for a client that does not read; left alone it grows to megabytes, and a
+slow reader would be noticed minutes late."""
 
 
 @dataclass(slots=True)
@@ -71,7 +75,7 @@ def _tcp_sockets(host: str, port: int) -> list[socket.socket]:
             # The port that the first one got, for every address of the host.
             address = (address[0], sockets[0].getsockname()[1], *address[2:])
         try:
-            sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
+            sockets.append(_tcp_socket(family, address))
         except OSError as error:
             # A host name may have an address of a family that this machine has not.
             if sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -80,6 +84,13 @@ def _tcp_sockets(host: str, port: int) -> list[socket.socket]:
                 one.close()
             raise _unusable(host, port, error) from error
     return sockets
+
+
+def _tcp_socket(family: int, address: Any) -> socket.socket:
+    opened = socket.create_server(address, family=family, backlog=BACKLOG)
+    # Connections that it accepts inherit this.
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    return opened
 
 
 def _unusable(host: str, port: int, error: OSError) -> InvalidParams:

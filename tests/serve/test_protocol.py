@@ -1,0 +1,225 @@
+"""HTTP as clients and strangers speak it: errors, bodies, keys, CORS, pages, broken requests."""
+
+import json
+import re
+import socket
+
+import pytest
+
+JSON = "application/json"
+
+
+def exchange(server, data: bytes) -> bytes:
+    with server.connect() as connection:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"{", b"[]", b"null", b'"text"', b'{"messages": [}', b'{"a": NaN}', b"\xff\xfe",
+        b'{"messages": "\xc4\xe3\xba\xc3"}', b"[" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_body_that_is_no_json_object_in_utf_8_is_refused(server, raw):
+    reply = server.ask("POST", "/v1/chat/completions", raw=raw)
+    assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
+    assert server.ask("GET", "/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/no/such/path", 404, "not_found"),
+        ("POST", "/v1/embeddings", 404, "not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("PUT", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/v1/models/owner/other", 404, "model_not_found"),
+    ],
+)
+def test_every_error_has_openai_s_body(server, method, path, status, code):
+    reply = server.ask(method, path)
+    assert (reply.status, reply.error["code"]) == (status, code)
+    assert set(reply.error) == {"message", "type", "param", "code"}
+    assert (status == 405) == ("allow" in reply.headers)
+
+
+def test_a_body_of_another_type_is_refused(server):
+    reply = server.ask("POST", "/v1/completions", raw=b"a=1", Content_Type="text/plain")
+    assert (reply.status, reply.error["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("kind", [JSON, f"{JSON}; charset=utf-8", "application/problem+json"])
+def test_json_goes_by_several_types(server, kind):
+    raw = b'{"prompt": "a", "max_tokens": 1}'
+    assert server.ask("POST", "/v1/completions", raw=raw, Content_Type=kind).status == 200
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+    ids=repr,
+)
+def test_broken_http_is_answered_or_dropped_and_the_server_lives(server, data):
+    answer = exchange(server, data)
+    assert answer == b"" or re.match(rb"HTTP/1.[01] [45]\d\d", answer)
+    assert server.ask("GET", "/health").status == 200
+
+
+def test_a_request_that_breaks_off_is_forgotten(server):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{"
+    with server.connect() as connection:
+        connection.sendall(head)
+    assert server.ask("GET", "/health").status == 200
+
+
+def test_a_stream_works_for_an_old_client_that_cannot_read_chunks(server):
+    body = json.dumps({"prompt": "a", "max_tokens": 2, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\n"
+    with server.connect() as connection:
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.endswith(b"\n\ndata: [DONE]\n\n")
+
+
+def test_a_request_s_id_is_kept_and_a_strange_one_is_replaced(server):
+    assert server.ask("GET", "/health", X_Request_Id="a-1").headers["x-request-id"] == "a-1"
+    strange = server.ask("GET", "/health", X_Request_Id="a b").headers["x-request-id"]
+    assert strange.startswith("req-")
+
+
+def test_the_log_tells_each_request_without_its_query(server):
+    server.ask("GET", "/v1/models?secret=1", X_Request_Id="log-me")
+    server.wait_for(lambda: any("log-me" in note for note in server.notes))
+    entry = json.loads(next(note for note in server.notes if "log-me" in note))
+    assert (entry["method"], entry["path"], entry["status"]) == ("GET", "/v1/models", 200)
+
+
+def test_models_are_listed_by_the_first_alias(server):
+    (entry,) = server.ask("GET", "/v1/models").json["data"]
+    assert entry["id"] == "pet"
+    assert "tiny" in entry["aliases"]
+    assert entry["meta"]["context_tokens"] == 512
+    assert server.ask("GET", "/v1/models/tiny").json == entry
+
+
+def test_the_information_page_lists_the_endpoints(server):
+    page = server.ask("GET", "/").json
+    assert page["status"] == "serving"
+    assert "POST /v1/chat/completions" in page["endpoints"]
+
+
+def test_metrics_begin_with_llama_cpp_s_names_and_count(server):
+    before = server.metric("mlxcel_requests_total")
+    server.chat(max_tokens=2)
+    text = server.ask("GET", "/metrics").body.decode()
+    assert text.startswith("# HELP llamacpp:")
+    server.wait_for(lambda: server.metric("mlxcel_requests_total") == before + 1)
+    assert server.metric("mlxcel_slots_total") == 4
+
+
+def test_any_origin_may_ask_by_default(server):
+    reply = server.ask("GET", "/health", Origin="https://app.example")
+    assert reply.headers["access-control-allow-origin"] == "https://app.example"
+    assert "access-control-allow-origin" not in server.ask("GET", "/health").headers
+
+
+def test_settings_can_be_read_and_not_changed_by_anyone(server):
+    settings = server.ask("GET", "/v1/settings").json["settings"]
+    assert settings["parallel"]["value"] == 4
+    assert settings["parallel"]["change"] == "read-only"
+    assert settings["parallel"]["variable"] == "MLXCEL_PARALLEL"
+    assert server.ask("POST", "/v1/settings", {"drain_timeout": 1}).status == 403
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_model, serve_home, tmp_path_factory):
+    """A server with a key, one allowed origin, small bodies and no room to wait."""
+    from tests.serve.conftest import Starter, environ_of
+
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    keys.write_text("# ours\nother-key\n")
+    starter = Starter(environ_of(serve_home), tiny_model)
+    yield starter(
+        "--api-key-file", str(keys), "--cors-origin", "https://good.example",
+        "--max-body-bytes", "2000", "--no-warmup", key="s3cret-key", MLXCEL_API_KEY="s3cret-key",
+    )  # fmt: skip
+    starter.end()
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/metrics", "/v1/settings", "/nowhere"])
+@pytest.mark.parametrize("given", ["", "Bearer wrong", "Basic s3cret-key"])
+def test_a_key_guards_everything_and_a_wrong_one_reads_like_none(guarded, path, given):
+    reply = guarded.ask("GET", path, Authorization=given)
+    assert reply.status == 401
+    assert reply.error["message"] == "Invalid API key."
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer s3cret-key"},
+        {"Authorization": "bearer other-key"},
+        {"Authorization": "", "X_Api_Key": "s3cret-key"},
+    ],
+)
+def test_keys_come_from_variable_and_file(guarded, headers):
+    assert guarded.ask("GET", "/v1/models", **headers).status == 200
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+def test_health_asks_for_no_key(guarded, path):
+    reply = guarded.ask("GET", path, Authorization="")
+    assert (reply.status, reply.json) == (200, {"status": "ok"})
+
+
+def test_no_page_tells_a_key(guarded):
+    for path in ("/", "/v1/settings", "/openapi.json", "/metrics"):
+        assert b"s3cret" not in guarded.ask("GET", path).body
+    assert guarded.ask("GET", "/v1/settings").json["settings"]["api_key"]["value"] == "set"
+    assert not any("s3cret" in note for note in guarded.notes)
+
+
+def preflight(server, origin):
+    return server.ask(
+        "OPTIONS", "/v1/chat/completions", Authorization="", Origin=origin,
+        Access_Control_Request_Method="POST",
+        Access_Control_Request_Headers="authorization,x-stainless-arch",
+    )  # fmt: skip
+
+
+def test_a_preflight_needs_no_key_and_allows_unknown_headers(guarded):
+    reply = preflight(guarded, "https://good.example")
+    assert reply.status == 204
+    assert reply.headers["access-control-allow-origin"] == "https://good.example"
+    assert "x-stainless-arch" in reply.headers["access-control-allow-headers"]
+
+
+def test_another_origin_gets_no_allowance(guarded):
+    assert "access-control-allow-origin" not in preflight(guarded, "https://bad.example").headers
+    reply = guarded.ask("GET", "/v1/models", Origin="https://bad.example")
+    assert "access-control-allow-origin" not in reply.headers
+
+
+def test_a_long_body_is_refused(guarded):
+    reply = guarded.complete("x" * 3000)
+    assert (reply.status, reply.error["message"]) == (413, "Request body too large.")
+
+
+def test_changeable_settings_change_at_once_and_others_do_not(guarded):
+    changed = guarded.ask("POST", "/v1/settings", {"access_log": "off"}).json["settings"]
+    assert changed["access_log"]["value"] == "off"
+    for body in ({"parallel": 2}, {"nothing": 1}, {"access_log": "loud"}, {"drain_timeout": "x"}):
+        assert guarded.ask("POST", "/v1/settings", body).status == 400
+    assert guarded.ask("POST", "/v1/settings", raw=b"[1]").status == 400
