@@ -14,6 +14,7 @@ import typer
 NETWORK = "Network"
 SERVED = "What is served"
 BATCH = "Batch"
+CACHE = "Prompt cache"
 LIFE = "Life and streams"
 
 
@@ -237,6 +238,50 @@ class ServeOptions:
             help="Not supported, as --context-shift. Default: 0.",
         ),
         Setting(Change.READ_ONLY, 0),
+    ] = None  # fmt: skip
+
+    prompt_cache: Annotated[
+        bool | None,
+        typer.Option(
+            "--prompt-cache/--no-prompt-cache", rich_help_panel=CACHE,
+            help="Remember prompts and answers, so that one that begins alike is read only from "
+            "where it is new. Default: --prompt-cache.",
+        ),
+        Setting(Change.READ_ONLY, default=True),
+    ] = None  # fmt: skip
+    prompt_cache_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--prompt-cache-bytes", metavar="N", rich_help_panel=CACHE,
+            help="Most memory it takes; what was not used for longest goes first. "
+            "Default: 2147483648.",
+        ),
+        Setting(Change.READ_ONLY, 2 * 2**30),
+    ] = None  # fmt: skip
+    prompt_cache_entries: Annotated[
+        int | None,
+        typer.Option(
+            "--prompt-cache-entries", metavar="N", rich_help_panel=CACHE,
+            help="Most texts that are remembered. Default: 1024.",
+        ),
+        Setting(Change.READ_ONLY, 1024),
+    ] = None  # fmt: skip
+    prompt_cache_ttl: Annotated[
+        float | None,
+        typer.Option(
+            "--prompt-cache-ttl", metavar="S", rich_help_panel=CACHE,
+            help="Seconds after its last use at which a text is forgotten; 0 is never. "
+            "Default: 3600.",
+        ),
+        Setting(Change.READ_ONLY, 3600.0),
+    ] = None  # fmt: skip
+    prompt_cache_min_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--prompt-cache-min-tokens", metavar="N", rich_help_panel=CACHE,
+            help="Shortest common beginning that is used. Default: 32.",
+        ),
+        Setting(Change.READ_ONLY, 32),
     ] = None  # fmt: skip
 
     warmup: Annotated[

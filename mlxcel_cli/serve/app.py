@@ -9,6 +9,7 @@ from mlxcel_cli.serve.middleware import (
     name_request,
     tell_errors,
 )
+from mlxcel_cli.serve.routes.cache import cache_reset, cache_stats
 from mlxcel_cli.serve.routes.chat import chat_completions
 from mlxcel_cli.serve.routes.completions import completions
 from mlxcel_cli.serve.routes.models import list_models, one_model
@@ -49,6 +50,8 @@ def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
             web.get("/v1/models/{model:.+}", one_model),
             web.get("/v1/settings", show_settings),
             web.post("/v1/settings", change_settings),
+            web.get("/v1/cache/stats", cache_stats),
+            web.post("/v1/cache/reset", cache_reset),
             web.get("/metrics", metrics),
             web.get("/openapi.json", openapi_document),
         ]

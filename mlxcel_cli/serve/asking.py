@@ -1,11 +1,14 @@
 """Turns a typed request into rows for the scheduler: prompt ids, sampling, limits, choices."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import takewhile
 from typing import Any
 
 from engine.errors import InvalidParams
 from engine.params import LoopRule, SamplingParams, SequenceParams, seeded
+from engine.prompt_cache.key import CacheUse
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
 from engine.text.rendered import RenderedPrompt
@@ -44,6 +47,10 @@ class Prompt:
     ids: tuple[int, ...]
     text: str
     opens_thinking: bool = False
+    template: str = ""
+    """Signature of the template that made it."""
+    history_tokens: int | None = None
+    """Where the conversation ends and the call for an answer begins, where that is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,18 @@ def chat_prompt(chat: ChatRequest, model: ServedModel) -> Prompt:
         continue_final=chat.continue_final_message,
         extra=extra,
     )
+    ids = model.tokenizer.encode_rendered(rendered)
+    history: int | None = None
+    if model.keeps_whole_kv and chat.add_generation_prompt:
+        said = template.render(chat.messages, add_generation_prompt=False, extra=extra)
+        pairs = zip(ids, model.tokenizer.encode_rendered(said), strict=False)
+        history = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return Prompt(
-        model.tokenizer.encode_rendered(rendered), rendered.text, template.opens_thinking(rendered)
+        ids,
+        rendered.text,
+        template.opens_thinking(rendered),
+        template=hashlib.sha256((model.facts.template_text or "").encode()).hexdigest()[:16],
+        history_tokens=history,
     )
 
 
@@ -152,7 +169,15 @@ def ask(
     for prompt in prompts:
         for choice in range(request.n):
             row = replace(params, prompt_ids=prompt.ids, choice=choice)
-            rows.append(ScheduledRequest(f"{ticket.id}/{len(rows)}", row, stops, ticket.priority))
+            rows.append(
+                ScheduledRequest(
+                    f"{ticket.id}/{len(rows)}",
+                    row,
+                    stops,
+                    ticket.priority,
+                    cache=_cache_use(request, prompt),
+                )
+            )
     seed = params.sampling.seed
     assert seed is not None
     return Asked(tuple(rows), prompts, seed)
@@ -268,6 +293,16 @@ def _biases(written: Mapping[str, float], vocab_size: int) -> dict[int, float]:
             )
         biases[token] = value
     return biases
+
+
+def _cache_use(request: GenerationRequest, prompt: Prompt) -> CacheUse | None:
+    if not request.cache_prompt:
+        return None
+    return CacheUse(
+        session=request.prompt_cache_key or request.user or "",
+        template=prompt.template,
+        history_tokens=prompt.history_tokens,
+    )
 
 
 def _max_tokens(request: GenerationRequest, defaults: Defaults) -> int | None:

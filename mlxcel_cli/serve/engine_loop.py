@@ -22,6 +22,7 @@ from mlxcel_cli.serve.messages import (
     Drain,
     Drained,
     Ended,
+    ForgetPrompts,
     Hold,
     Loaded,
     Loading,
@@ -133,6 +134,8 @@ class EngineLoop:
             self._unload()
         elif isinstance(command, Drain):
             self._drain(command)
+        elif isinstance(command, ForgetPrompts):
+            self._forget_prompts()
         elif self._hosted is not None and not isinstance(command, Stop):
             scheduler = self._hosted.scheduler
             does = {Cancel: scheduler.cancel, Hold: scheduler.hold, Release: scheduler.release}
@@ -153,6 +156,11 @@ class EngineLoop:
         if self._is_draining:
             raise EngineClosed("the server is shutting down")
         self._bring().scheduler.submit(*command.requests)
+
+    def _forget_prompts(self) -> None:
+        if self._hosted is not None:
+            self._hosted.scheduler.forget_prompts()
+            self._tell(self._counts(now=True))
 
     def _drain(self, command: Drain) -> None:
         self._is_draining = True

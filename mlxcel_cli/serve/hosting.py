@@ -74,6 +74,7 @@ class Host:
 
         notes, warnings = choose_blas(self._request)
         from engine.prefill import PrefillPacer
+        from engine.prompt_cache.cache import WHOLE_KINDS
         from mlxcel_cli.model_loading import load_model
 
         ready = load_model(self._request, report)
@@ -90,6 +91,7 @@ class Host:
             context_tokens=ready.engine.context_tokens,
             kv_budget_tokens=budget,
             load_s=time.perf_counter() - started_s,
+            keeps_whole_kv=ready.engine.choice.kind in WHOLE_KINDS,
             notes=(*ready.notes, *notes),
             warnings=warnings,
         )
@@ -125,6 +127,8 @@ class Host:
         if device.kind != "cpu":
             # A CPU tells what is left beside the weights; a GPU tells all it has.
             free -= facts.weight_bytes
+        if self._settings.prompt_cache:
+            free -= min(self._settings.prompt_cache_bytes, free // 2)
         return max(1, int(free * KV_SHARE) // facts.kv_bytes_per_token)
 
     def _warm_up(self, ready: ReadyModel, pacer: PrefillPacer) -> None:

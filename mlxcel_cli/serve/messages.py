@@ -42,6 +42,11 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetPrompts:
+    """Empty the prompt cache."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Take no more requests, and end those that still run after a while."""
 
@@ -53,7 +58,7 @@ class Stop:
     """Free the model and end."""
 
 
-Command = Submit | Cancel | Hold | Release | Unload | Drain | Stop
+Command = Submit | Cancel | Hold | Release | Unload | ForgetPrompts | Drain | Stop
 """What the event loop asks of the engine thread."""
 
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from engine.prompt_cache.limits import CacheStats
 from engine.scheduler.stats import Counters, SchedulerStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -60,6 +61,8 @@ def _llamacpp(stats: SchedulerStats) -> Iterator[Metric]:
 def _mlxcel(stats: SchedulerStats) -> Iterator[Metric]:
     for name, (text, value) in _counts(stats.counters).items():
         yield CounterMetricFamily(f"mlxcel_{name}", text, value=value)
+    if stats.cache is not None:
+        yield from _prompt_cache(stats.cache)
     finished = CounterMetricFamily(
         "mlxcel_requests_finished", "Answers that ended, by cause", labels=["cause"]
     )
@@ -82,6 +85,31 @@ def _mlxcel(stats: SchedulerStats) -> Iterator[Metric]:
     }
     for name, (text, value) in gauges.items():
         yield GaugeMetricFamily(f"mlxcel_{name}", text, value=value)
+
+
+def _prompt_cache(cache: CacheStats) -> Iterator[Metric]:
+    counters = cache.counters
+    counts = {
+        "lookups": ("Prompts that were looked up", counters.lookups),
+        "hits": ("Of these, how many began with something known", counters.hits),
+        "lookup_tokens": ("Tokens of the prompts that were looked up", counters.lookup_tokens),
+        "hit_tokens": ("Of these, how many needed no forward", counters.hit_tokens),
+        "donations": ("Answers that were remembered", counters.donations),
+        "donated_tokens": ("Tokens whose KV was copied", counters.donated_tokens),
+        "evicted_bytes": ("Bytes dropped for others", counters.evicted_bytes),
+        "expired_bytes": ("Bytes dropped because nobody used them", counters.expired_bytes),
+        "faults": ("Copies and takeovers that failed", counters.faults),
+    }
+    for name, (text, value) in counts.items():
+        yield CounterMetricFamily(f"mlxcel_prompt_cache_{name}", text, value=value)
+    gauges = {
+        "entries": ("Texts that are remembered", cache.entries),
+        "tokens": ("Tokens whose KV is held", cache.tokens),
+        "bytes": ("Bytes of it", cache.nbytes),
+        "limit_bytes": ("Most bytes", cache.limits.max_bytes or 0),
+    }
+    for name, (text, value) in gauges.items():
+        yield GaugeMetricFamily(f"mlxcel_prompt_cache_{name}", text, value=value)
 
 
 def _counts(counters: Counters) -> dict[str, tuple[str, float]]:

@@ -26,5 +26,7 @@ class ServedModel:
     kv_budget_tokens: int | None
     """Most tokens of KV in all rows together; None: no bound."""
     load_s: float
+    keeps_whole_kv: bool = False
+    """Whether its KV cannot be cut, so that the prompt cache has to know where turns end."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

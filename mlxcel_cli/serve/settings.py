@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidParams
+from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
@@ -44,6 +45,11 @@ class ServeSettings:
     preemption_policy: str
     context_shift: bool
     keep: int
+    prompt_cache: bool
+    prompt_cache_bytes: int
+    prompt_cache_entries: int
+    prompt_cache_ttl: float
+    prompt_cache_min_tokens: int
     warmup: bool
     idle_unload: float
     drain_timeout: float
@@ -71,7 +77,20 @@ class ServeSettings:
             ),
             queue_depth=self.max_queue_depth,
             kv_budget_tokens=kv_budget_tokens,
+            prompt_cache=self.cache_limits,
             is_pipelined=pipelined,
+        )
+
+    @property
+    def cache_limits(self) -> CacheLimits | None:
+        """Bounds of the prompt cache; None: there is none."""
+        if not self.prompt_cache:
+            return None
+        return CacheLimits(
+            max_bytes=self.prompt_cache_bytes,
+            max_entries=self.prompt_cache_entries,
+            ttl_s=self.prompt_cache_ttl or None,
+            min_tokens=self.prompt_cache_min_tokens,
         )
 
     @property
@@ -168,6 +187,10 @@ def _check_numbers(settings: ServeSettings) -> None:
         "max_body_bytes": 1,
         "parallel": 1,
         "max_queue_depth": 0,
+        "prompt_cache_bytes": 1,
+        "prompt_cache_entries": 1,
+        "prompt_cache_ttl": 0,
+        "prompt_cache_min_tokens": 1,
         "prefill_grant_interval": 0,
         "idle_unload": 0,
         "drain_timeout": 0,

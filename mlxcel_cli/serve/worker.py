@@ -21,6 +21,7 @@ from mlxcel_cli.serve.messages import (
     Drain,
     Drained,
     Ended,
+    ForgetPrompts,
     Hold,
     Loaded,
     Loading,
@@ -119,6 +120,10 @@ class EngineWorker:
         """Free the model, if nothing runs."""
         if not self._channels:
             self._inbox.put(Unload())
+
+    def forget_prompts(self) -> None:
+        """Empty the prompt cache."""
+        self._inbox.put(ForgetPrompts())
 
     @property
     def phase(self) -> Phase:

@@ -33,7 +33,8 @@ def test_help_tells_the_default_of_the_table(name):
     told = options()[name].help
     if default in (None, (), False):
         return
-    words = {True: f"--{name}", ("*",): "any origin"}.get(default, str(default).removesuffix(".0"))
+    named = {True: f"--{name.replace('_', '-')}", ("*",): "any origin"}
+    words = named.get(default, str(default).removesuffix(".0"))
     assert f"Default: {words}" in told
 
 

@@ -15,8 +15,8 @@ from engine.errors import InvalidParams
 from mlxcel_cli.serve.schema.requests import ALIASES
 
 INERT = frozenset({
-    "user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier",
-    "prompt_cache_key", "prompt_cache_retention", "cache_prompt",
+    "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier",
+    "prompt_cache_retention",
 })  # fmt: skip
 """Fields that OpenAI's clients send and that change no answer here."""
 

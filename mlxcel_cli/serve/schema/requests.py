@@ -68,6 +68,12 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     loop_max_pattern: int | None = None
     """Longest pattern whose repetition ends the answer; 0 is off."""
     loop_min_count: int | None = None
+    cache_prompt: bool = True
+    """False: the prompt cache is neither looked into nor added to."""
+    prompt_cache_key: str | None = None
+    """Only requests of the same key share what the prompt cache holds."""
+    user: str | None = None
+    """Stands for the key where none is given."""
 
 
 class ChatRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -1,0 +1,82 @@
+"""What clients see of the prompt cache."""
+
+import pytest
+
+STORY = "Once upon a time there was a cache that remembered what it had read before."
+
+
+def ask(server, story=STORY, **fields):
+    messages = [{"role": "user", "content": story}]
+    return server.chat(messages, max_tokens=5, temperature=0, seed=1, **fields).json
+
+
+def cached(reply) -> int:
+    return reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def stats(server):
+    return server.ask("GET", "/v1/cache/stats").json
+
+
+def test_the_same_question_again_is_answered_from_the_cache_and_alike(server):
+    first, again = ask(server, prompt_cache_key="again"), ask(server, prompt_cache_key="again")
+    assert cached(first) == 0
+    assert cached(again) == again["timings"]["cache_n"] == again["usage"]["prompt_tokens"] - 1
+    assert again["choices"] == first["choices"]
+
+
+@pytest.mark.parametrize("name", ["prompt_cache_key", "user"])
+def test_who_names_another_key_finds_nothing(server, name):
+    ask(server, **{name: f"{name} one"})
+    assert cached(ask(server, **{name: f"{name} two"})) == 0
+    assert cached(ask(server, **{name: f"{name} one"})) > 0
+
+
+def test_who_opts_out_finds_nothing_and_leaves_nothing(server):
+    key = {"prompt_cache_key": "opted out"}
+    assert cached(ask(server, cache_prompt=False, **key)) == 0
+    assert cached(ask(server, **key)) == 0
+    assert cached(ask(server, cache_prompt=False, **key)) == 0
+
+
+def test_a_short_question_behind_the_same_beginning_hears_nothing_of_the_other(server):
+    ask(server, STORY + " The secret is 4711.", prompt_cache_key="secret")
+    warm = ask(server, STORY + " hi", prompt_cache_key="secret")
+    cold = ask(server, STORY + " hi", cache_prompt=False)
+    assert cached(warm) >= 32
+    assert warm["choices"] == cold["choices"]
+
+
+def test_text_completions_share_beginnings_too(server):
+    body = {"max_tokens": 3, "temperature": 0, "prompt_cache_key": "text"}
+    first, again = (server.complete(STORY, **body).json for _ in "ab")
+    assert cached(again) == again["usage"]["prompt_tokens"] - 1
+    assert again["choices"][0]["text"] == first["choices"][0]["text"]
+
+
+def test_the_page_and_the_metrics_count_and_a_reset_empties_it(server):
+    ask(server, prompt_cache_key="page")
+    ask(server, prompt_cache_key="page")
+    server.wait_until_free()
+    page = stats(server)
+    assert page["enabled"] is True
+    assert 0 < page["bytes"] <= page["limits"]["max_bytes"]
+    assert page["hits"] >= 1
+    assert server.metric("mlxcel_prompt_cache_hits_total") == page["hits"]
+    assert server.ask("POST", "/v1/cache/reset").status == 200
+    server.wait_for(lambda: stats(server)["bytes"] == 0)
+    assert cached(ask(server, prompt_cache_key="page")) == 0
+
+
+def test_it_can_be_turned_off(start_server):
+    server = start_server("--no-prompt-cache")
+    assert [cached(ask(server)) for _ in "ab"] == [0, 0]
+    assert stats(server) == {"enabled": False}
+
+
+def test_small_bounds_are_kept(start_server):
+    server = start_server("--prompt-cache-bytes", "100000", "--prompt-cache-min-tokens", "1")
+    for i in range(9):
+        ask(server, f"{i} {STORY}")
+        assert stats(server)["bytes"] <= 100000
+    assert stats(server)["evicted_bytes"] > 0
