@@ -86,7 +86,12 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The first matching row of the table; the last row matches everything."""
+    """The first matching row of the table; the last row matches everything.
+
+    A model's file that the operating system would not read or write is no broken model.
+    """
+    if isinstance(error, ModelFileError) and isinstance(error.__cause__, OSError):
+        return ExitCode.STORAGE
     return next(code for kind, code in _CODES if isinstance(error, kind))
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.errors import DrafterOutOfStep, EngineError, UnknownSequence
+from engine.errors import DrafterOutOfStep, EngineError, ModelFileError, UnknownSequence
+from engine.models.gguf.convert import writing
 from mlxcel_cli.exit_codes import ExitCode, error_type, exit_code
 
 BUGS_OF_OURS = {UnknownSequence, DrafterOutOfStep}
@@ -38,3 +39,10 @@ def test_every_engine_error_stands_in_the_tree_of_the_module_s_docstring(kind: t
     import engine.errors
 
     assert f"── {kind.__name__} " in engine.errors.__doc__
+
+
+def test_a_disk_that_is_full_is_no_broken_model(tmp_path):
+    with pytest.raises(ModelFileError) as refused, writing(tmp_path):
+        raise OSError(28, "No space left on device")
+    assert exit_code(refused.value) == ExitCode.STORAGE
+    assert exit_code(ModelFileError(tmp_path, "is corrupt")) == ExitCode.MODEL_FILE
