@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from engine.engine import Engine
 from engine.errors import EngineError
 from engine.outcome import TokenLogprobs
@@ -24,6 +26,16 @@ from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from engine.sequence import Phase
 from engine.session import Answer, Session, TextDelta
+
+each_width = pytest.mark.parametrize("parallel", [1, 4])
+"""``--no-batch`` is the same class with one slot."""
+
+PROMPT = (1, 2, 3)
+
+
+def params(tokens: int = 5, prompt: tuple[int, ...] = PROMPT, **kw: Any) -> SequenceParams:
+    """A request for so many tokens."""
+    return SequenceParams(prompt, max_tokens=tokens, **kw)
 
 
 class Clock:

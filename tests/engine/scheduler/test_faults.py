@@ -1,7 +1,5 @@
 """What is raised ends what it touched, and nothing else."""
 
-from pathlib import Path
-
 import pytest
 
 from engine import guard
@@ -18,15 +16,8 @@ from engine.params import SamplingParams, SequenceParams
 from engine.scheduler import scheduler as scheduler_module
 from engine.scheduler.request import Done, Failed
 from engine.scheduler.stats import SchedulerPhase
-from tests.engine.rigs import Watched, byte_tokenizer, cycle_engine, tiny_engine
-from tests.engine.scheduler.scheduler_rigs import Served, alone, mixed_requests
-
-each_width = pytest.mark.parametrize("parallel", [1, 4])
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path):
-    return byte_tokenizer(tmp_path)
+from tests.engine.rigs import Watched, cycle_engine, tiny_engine
+from tests.engine.scheduler.scheduler_rigs import Served, alone, each_width, mixed_requests
 
 
 def answers(served: Served) -> list[str]:

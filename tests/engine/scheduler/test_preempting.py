@@ -1,7 +1,5 @@
 """Preempted rows go on as if nothing had happened: no text is repeated, lost or changed."""
 
-from pathlib import Path
-
 import pytest
 
 from engine.finish import FinishCause
@@ -11,15 +9,10 @@ from engine.scheduler.queue import Priority
 from engine.scheduler.request import Cancelled, Delta, Done, Started
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from tests.engine.rigs import byte_tokenizer, cycle_engine, tiny_engine
+from tests.engine.rigs import cycle_engine, tiny_engine
 from tests.engine.scheduler.scheduler_rigs import Served, alone, mixed_requests
 
 each_policy = pytest.mark.parametrize("policy", PreemptionPolicy)
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path):
-    return byte_tokenizer(tmp_path)
 
 
 def preempting(

@@ -1,0 +1,147 @@
+"""Who gets a slot when, and who is refused at once."""
+
+import pytest
+
+from engine.errors import ContextOverflow, InvalidParams, KvBudgetExceeded, QueueFull
+from engine.params import SequenceParams, SpeculationParams
+from engine.scheduler.queue import Priority
+from engine.scheduler.request import Delta, Done, ScheduledRequest, Started
+from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.state import Limits
+from tests.engine.scheduler.scheduler_rigs import Served, each_width, params, progress
+
+# -- who enters when
+
+
+def test_a_short_request_beside_rows_that_decode_has_its_first_token_two_ticks_later(cycle):
+    """The tick that is running, and the one whose step it joins."""
+    served = Served(cycle, parallel=4)
+    for i in range(3):
+        served.submit(f"old{i}", params(50))
+    for _ in range(5):
+        served.tick()
+    told = served.submit("new", params(5))
+    served.tick()
+    served.tick()
+    assert told.tick_of(Delta) == 7
+
+
+def test_a_parked_prefill_holds_up_no_short_request(cycle):
+    served = Served(cycle, chunk=8, parallel=4, short_pieces=2)
+    old = served.submit("old", params(100))
+    for _ in range(3):
+        served.tick()
+    long = served.submit("long", params(3, prompt=tuple([1] * 100)))
+    for _ in range(3):
+        served.tick()
+    told = served.submit("new", params(5))
+    served.tick()
+    served.tick()
+    assert told.tick_of(Delta) == 8
+    assert progress(long.events) == [8]
+    deltas = [t for t, e in zip(old.ticks, old.events, strict=True) if isinstance(e, Delta)]
+    assert deltas == list(range(2, 9))
+
+
+def test_a_parked_prefill_reads_a_piece_each_interval(cycle):
+    served = Served(cycle, chunk=8, parallel=2, short_pieces=1, grant_interval=4)
+    served.submit("old", params(100))
+    served.tick()
+    told = served.submit("long", params(3, prompt=tuple([1] * 33)))
+    served.run()
+    ticks = [t for t, e in zip(told.ticks, told.events, strict=True) if not isinstance(e, Done)]
+    assert ticks[:4] == [2, 2, 6, 10]
+    assert served.scheduler.stats().counters.parked_pieces == 4
+
+
+def test_higher_priorities_go_first_and_equals_in_their_order(cycle):
+    served = Served(cycle, parallel=1)
+    order = [("a", Priority.LOW), ("b", Priority.NORMAL), ("c", Priority.HIGH), ("d", Priority.LOW)]
+    told = [served.submit(id_, params(2), priority=priority) for id_, priority in order]
+    served.run()
+    starts = [one.tick_of(Started) for one in told]
+    assert sorted(range(4), key=starts.__getitem__) == [2, 1, 0, 3]
+
+
+@each_width
+def test_no_more_rows_run_than_there_are_slots(cycle, parallel: int):
+    served = Served(cycle, parallel=parallel)
+    for i in range(10):
+        served.submit(str(i), params(5))
+    widest = 0
+    while not served.scheduler.idle:
+        served.tick()
+        widest = max(widest, len(served.scheduler.stats().slots))
+    assert widest == parallel
+
+
+def test_the_queue_is_bounded_and_free_slots_are_no_queue(cycle):
+    served = Served(cycle, settings=SchedulerSettings(Limits(parallel=2), queue_depth=1))
+    for i in range(3):
+        served.submit(str(i), params(5))
+    with pytest.raises(QueueFull):
+        served.submit("3", params(5))
+    served.tick()
+    assert served.scheduler.stats().queue_depth == 1
+    with pytest.raises(QueueFull):
+        served.submit("4", params(5))
+    assert served.scheduler.stats().counters.refused == 2
+
+
+def test_rows_that_would_pass_the_kv_budget_wait_for_their_turn(cycle):
+    """Rows of 256 positions, and a budget for two of them."""
+    settings = SchedulerSettings(Limits(parallel=4), kv_budget_tokens=512)
+    served = Served(cycle, settings=settings)
+    told = [served.submit(str(i), params(5)) for i in range(5)]
+    widest = 0
+    while not served.scheduler.idle:
+        served.tick()
+        stats = served.scheduler.stats()
+        widest = max(widest, len(stats.slots))
+        assert stats.kv_rows * stats.kv_positions <= 512
+    assert widest == 2
+    assert [one.tokens for one in told] == [[4, 5, 6, 7, 8]] * 5
+
+
+# -- what is refused at once
+
+
+@pytest.mark.parametrize(
+    ("request_params", "error"),
+    [
+        pytest.param(SequenceParams((99,)), InvalidParams, id="a token outside the vocabulary"),
+        pytest.param(SequenceParams(tuple([1] * 512)), ContextOverflow, id="a full context"),
+        pytest.param(SequenceParams(tuple([1] * 300)), KvBudgetExceeded, id="no such KV budget"),
+        pytest.param(
+            SequenceParams((1,), speculation=SpeculationParams()), InvalidParams, id="drafting"
+        ),
+    ],
+)
+def test_what_can_never_run_is_refused_when_it_is_submitted(cycle, request_params, error):
+    settings = SchedulerSettings(Limits(), kv_budget_tokens=256)
+    served = Served(cycle, settings=settings)
+    with pytest.raises(error):
+        served.submit("a", request_params)
+    assert served.scheduler.idle
+
+
+def test_an_id_in_use_is_refused(cycle):
+    served = Served(cycle, parallel=1)
+    scheduler = served.scheduler
+    served.submit("a", params(5))
+    with pytest.raises(InvalidParams, match="in use"):
+        scheduler.submit(ScheduledRequest("a", params(5)))
+    with pytest.raises(InvalidParams, match="in use"):
+        scheduler.submit(ScheduledRequest("b", params(5)), ScheduledRequest("b", params(5)))
+    served.run()
+    served.submit("a", params(5))
+    served.run()
+
+
+def test_several_requests_are_taken_together_or_not_at_all(cycle):
+    scheduler = Served(cycle).scheduler
+    with pytest.raises(InvalidParams):
+        scheduler.submit(
+            ScheduledRequest("a", params(5)), ScheduledRequest("b", SequenceParams((99,)))
+        )
+    assert scheduler.stats().queue_depth == 0
