@@ -42,7 +42,10 @@ def new_answerer(start: ChatStart) -> Answerer:
         return Answerer(new_backend())
     from mlxcel_cli.chat.remote import RemoteBackend
 
-    remote = RemoteBackend(options.url, options.server_key)
+    keys = options.api_key or ()
+    if len(keys) > 1:
+        raise InvalidParams("--api-key", "give one: a server takes one key from a client")
+    remote = RemoteBackend(options.url, keys[0] if keys else None)
     return Answerer(remote, interrupt=remote.interrupt)
 
 

@@ -5,10 +5,18 @@ from typing import Annotated
 
 import typer
 
-from mlxcel_cli.options import Config, Messages, ShowReasoning, Stats, System, Verbose
+from mlxcel_cli.options import (
+    NETWORK,
+    ApiKeys,
+    Config,
+    Messages,
+    ShowReasoning,
+    Stats,
+    System,
+    Verbose,
+)
 
 CHAT = "Chat"
-SERVER = "Server"
 
 
 def complete_themes(incomplete: str) -> list[str]:
@@ -60,18 +68,12 @@ class ChatOptions:
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", metavar="URL", rich_help_panel=SERVER,
+            "--url", metavar="URL", rich_help_panel=NETWORK,
             help="Chat with a model on an OpenAI-shaped server, http://localhost:8080/v1 for "
             "example, instead of loading one.",
         ),
     ] = None  # fmt: skip
-    server_key: Annotated[
-        str | None,
-        typer.Option(
-            "--server-key", metavar="KEY", rich_help_panel=SERVER,
-            help="The server's API key. MLXCEL_SERVER_KEY keeps it out of the list of processes.",
-        ),
-    ] = None  # fmt: skip
+    api_key: ApiKeys = None
     system: System = None
     messages: Messages = None
     stats: Stats = None

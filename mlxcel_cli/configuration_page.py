@@ -34,7 +34,12 @@ stop = ["\\n\\n"]
 
 [aliases]
 small = "mlx-community/Qwen3-0.6B-4bit"
+
+[keys]
+new-chat = "f9"
 ```
+
+`[keys]` changes keys of the chat by their actions' ids, which `docs/chat.md` lists.
 
 In the environment a switch is `1` or `0` (`true`, `yes`, `on` and their opposites will do), and
 several texts are a JSON array: `MLXCEL_STOP='["a", "b"]'`; an empty variable is no setting.
@@ -68,12 +73,14 @@ def configuration_page(note: str) -> str:
 def _options() -> list[tuple[str, str]]:
     """Key and canonical spelling of every option that is a setting."""
     known = setting_types()
-    params: Any = command_tree().commands["generate"].params
-    return [
-        (one.name, one.opts[0])
+    commands: Any = command_tree().commands
+    params = [one for name in ("generate", "chat") for one in commands[name].params]
+    options = {
+        one.name: one.opts[0]
         for one in params
         if one.param_type_name == "option" and one.name in known
-    ]
+    }
+    return list(options.items())
 
 
 _MEANINGS = {

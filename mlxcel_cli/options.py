@@ -25,6 +25,7 @@ PROMPT = "Prompt"
 MODEL = "Model"
 LENGTH = "Length and stops"
 OUTPUT = "Output"
+NETWORK = "Network"
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -173,6 +174,15 @@ class LengthOptions:
     ] = None  # fmt: skip
 
 
+ApiKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key", metavar="KEY", rich_help_panel=NETWORK,
+        help="Key of the HTTP API. serve answers only requests that carry it, or one of several; "
+        "chat sends it to the server of --url. MLXCEL_API_KEY keeps it out of the list of "
+        "processes.",
+    ),
+]  # fmt: skip
 Config = Annotated[
     Path | None,
     typer.Option(

@@ -11,7 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-NETWORK = "Network"
+from mlxcel_cli.options import NETWORK, ApiKeys
+
 SERVED = "What is served"
 BATCH = "Batch"
 CACHE = "Prompt cache"
@@ -68,15 +69,7 @@ class ServeOptions:
         ),
         Setting(Change.START_UP, None),
     ] = None  # fmt: skip
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--api-key", metavar="KEY", rich_help_panel=NETWORK,
-            help="Answer only requests that carry this key; may be given several times. "
-            "MLXCEL_API_KEY keeps it out of the list of processes.",
-        ),
-        Setting(Change.START_UP, (), is_secret=True),
-    ] = None  # fmt: skip
+    api_key: Annotated[ApiKeys, Setting(Change.START_UP, (), is_secret=True)] = None
     api_key_file: Annotated[
         Path | None,
         typer.Option(

@@ -173,12 +173,16 @@ class ChatApp(App[int]):
 
     async def on_prompt_sent(self, event: Prompt.Sent) -> None:
         """Obey a command, or ask the model."""
-        if is_command(event.text):
-            await self.command(event.text)
+        text = event.text.strip("\n")
+        if is_command(text):
+            sent = await self.command(text)
         elif self.flow.is_answering:
             self.say(f"An answer is being written; {self.key('stop')} stops it.")
+            sent = False
         else:
-            await self.flow.ask(event.text.strip("\n"))
+            sent = await self.flow.ask(text)
+        if not sent:
+            self.prompt.give_back(text)
 
     def on_text_area_changed(self) -> None:
         """Show what TAB would complete."""
@@ -192,21 +196,20 @@ class ChatApp(App[int]):
         """Follow the end of the conversation again."""
         self.action_follow()
 
-    async def command(self, text: str) -> None:
-        """Do what a slash command says; what cannot be done is told, and the prompt stays."""
+    async def command(self, text: str) -> bool:
+        """Do what a slash command says; False where it cannot be done, which is told."""
         if self.flow.is_answering and text.split()[0] not in HARMLESS:
             await self.flow.stop()
         try:
             reply = run_command(Desk(self.session, self.store, is_remote=self.is_remote), text)
         except (EngineError, OSError) as error:
             self.say(failure_text(error), is_error=True)
-            return
-        if self.prompt.text.strip() == text.strip():
-            self.prompt.fill("")
+            return False
         if text.split()[0] in ("/help", "/?"):
             self.action_help()
         else:
             await self._obey(reply)
+        return True
 
     async def _obey(self, reply: Reply) -> None:
         match reply.then:
@@ -219,7 +222,7 @@ class ChatApp(App[int]):
             case Then.CONTINUE:
                 await self.flow.answer(continues=True)
             case Then.EDIT:
-                self.prompt.fill(reply.text)
+                self.prompt.give_back(reply.text)
                 await self.redraw()
             case Then.REDRAW:
                 await self.redraw()

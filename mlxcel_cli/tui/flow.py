@@ -67,16 +67,16 @@ class Flow:
         """The turn's widget is gone."""
         self._turn = None
 
-    async def ask(self, text: str) -> None:
-        """Add what the user typed, and answer it; what cannot be asked stays in the prompt."""
+    async def ask(self, text: str) -> bool:
+        """Add what the user typed, and answer it; False where it cannot be asked."""
         try:
             self._session.ask(text)
         except (EngineError, OSError) as error:
             self._app.say(failure_text(error), is_error=True)
-            return
-        self._app.prompt.fill("")
+            return False
         await self._app.transcript.add(UserTurn(text))
         await self.answer()
+        return True
 
     async def answer(self, *, continues: bool = False) -> None:
         """Answer the chat as it stands, in place of the answer that is there."""
@@ -106,12 +106,8 @@ class Flow:
     async def _give_back(self) -> None:
         """Take the unanswered turn back and put it into the prompt, unless that is in use."""
         if self._session.chat.last_answer is None and self._session.chat.messages:
-            self._restore(self._session.take_back())
+            self._app.prompt.give_back(self._session.take_back())
         await self._app.redraw()
-
-    def _restore(self, typed: str) -> None:
-        if typed and not self._app.prompt.text.strip():
-            self._app.prompt.fill(typed)
 
     def load(self, name: str | None) -> None:
         """Load a model in place of the one that is there."""
@@ -174,7 +170,7 @@ class Flow:
         self._app.say(failure_text(message.error), is_error=True)
         self.loading, self.waits = "", False
         if self._session.is_answering:
-            self._restore(self._session.fail())
+            self._app.prompt.give_back(self._session.fail())
             await self._app.redraw()
         else:
             await self._give_back()

@@ -30,24 +30,20 @@ class Prompt(TextArea):
     class FollowAsked(Message):
         """The user wants to follow the answer again."""
 
+    # These keys are asked for before the text area sees them, so that letters typed just before
+    # may still wait in its queue: the work queues up behind them.
+
     def action_send(self) -> None:
         """Send what is typed; nothing is not sent."""
-        if self.text.strip():
-            self.post_message(self.Sent(self.text))
+        self.call_later(self._send)
 
     def action_new_line(self) -> None:
         """Begin another line."""
-        start, end = self.selection
-        self.replace("\n", start, end)
-        self.scroll_cursor_visible()
+        self.call_later(self._new_line)
 
     def action_complete(self) -> None:
         """Complete the command or path before the cursor; with neither, move the focus on."""
-        before = self.before_cursor
-        if completions(before)[0]:
-            self.insert(completed(before))
-        else:
-            self.screen.focus_next()
+        self.call_later(self._complete)
 
     def action_up_or_edit(self) -> None:
         """Move up; in an empty prompt, take the last turn back to edit it."""
@@ -63,6 +59,23 @@ class Prompt(TextArea):
         else:
             self.action_cursor_line_end()
 
+    def _send(self) -> None:
+        if self.text.strip():
+            sent, self.text = self.text, ""
+            self.post_message(self.Sent(sent))
+
+    def _new_line(self) -> None:
+        start, end = self.selection
+        self.replace("\n", start, end)
+        self.scroll_cursor_visible()
+
+    def _complete(self) -> None:
+        before = self.before_cursor
+        if completions(before)[0]:
+            self.insert(completed(before))
+        else:
+            self.screen.focus_next()
+
     @property
     def before_cursor(self) -> str:
         """The text from the start to the cursor."""
@@ -72,6 +85,10 @@ class Prompt(TextArea):
         """Put ``text`` into the prompt, the cursor after it."""
         self.text = text
         self.move_cursor(self.document.end)
+
+    def give_back(self, text: str) -> None:
+        """Put ``text`` before what was typed meanwhile."""
+        self.fill(f"{text}\n{self.text}" if text and self.text else text or self.text)
 
 
 class Candidates(Static):

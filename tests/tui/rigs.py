@@ -147,9 +147,12 @@ def screen_text(app: ChatApp) -> str:
         if "x" in node.attrib and "clip-path" in node.attrib:
             place = rows.setdefault(float(node.attrib["y"]), [])
             place.append((float(node.attrib["x"]), (node.text or "").replace("\xa0", " ")))
-    return "\n".join(
-        "".join(text for _, text in sorted(runs)).rstrip() for _, runs in sorted(rows.items())
-    ) + "\n"
+    return (
+        "\n".join(
+            "".join(text for _, text in sorted(runs)).rstrip() for _, runs in sorted(rows.items())
+        )
+        + "\n"
+    )
 
 
 def screen_lines(app: ChatApp) -> str:

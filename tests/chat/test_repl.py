@@ -1,0 +1,160 @@
+"""Line mode: pipes, terminals, Ctrl-C, errors; nothing but the answers on stdout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+FAKE = Path(__file__).parents[1] / "tui" / "fake_chat.py"
+ROOT = FAKE.parents[2]
+
+
+@pytest.fixture
+def environ(tmp_path):
+    kept = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    return kept | {
+        "MLXCEL_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm-256color",
+        "PROMPT_TOOLKIT_NO_CPR": "1",
+    }
+
+
+@pytest.fixture
+def pipe(environ):
+    def run(stdin: str, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(FAKE), "chat", *arguments],
+            input=stdin,
+            env=environ | extra,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def typed(environ):
+    children = []
+
+    def start(*arguments: str, **extra: str) -> pexpect.spawn:
+        child = pexpect.spawn(
+            sys.executable,
+            [str(FAKE), "chat", "--plain", "--no-save", *arguments],
+            env=environ | extra,
+            encoding="utf-8",
+            timeout=60,
+        )
+        children.append(child)
+        child.expect(">>>")
+        return child
+
+    yield start
+    for child in children:
+        child.close(force=True)
+
+
+def test_each_line_of_a_pipe_is_a_message_and_it_ends_with_its_input(pipe):
+    ran = pipe('one\n\n"""two\nlines"""\n"""open')
+    assert ran.stdout.splitlines() == [
+        "You said: one (3 characters) ",
+        "You said: two",
+        "lines (9 characters) ",
+        "You said: open (4 characters) ",
+    ]
+    assert "stdin is no terminal" in ran.stderr
+    assert "\x1b" not in ran.stdout + ran.stderr
+    assert ">>>" not in ran.stdout
+    assert ran.returncode == 0
+
+
+def test_an_empty_pipe_ends_at_once(pipe):
+    ran = pipe("")
+    assert (ran.stdout, ran.returncode) == ("", 0)
+
+
+def test_an_error_ends_the_turn_not_the_chat_and_its_status_is_kept(pipe):
+    ran = pipe("fail\nhello\n")
+    assert ran.stdout == "You said: hello (5 characters) \n"
+    assert "out of luck" in ran.stderr
+    assert ran.returncode == 11
+
+
+def test_an_unknown_command_sends_nothing(pipe):
+    ran = pipe("/nonsense\n/bye\nnever\n")
+    assert ran.stdout == ""
+    assert "is no command" in ran.stderr
+
+
+def test_chats_of_pipes_are_saved_and_gone_on_with(pipe):
+    pipe("first\n")
+    ran = pipe("second\n/stats\n", "--continue")
+    assert ran.stdout == "You said: second (6 characters) \n"
+    assert len(ran.stderr.split("turn  prompt")[1].splitlines()) == 3
+
+
+def test_a_wrong_option_is_refused_before_a_model_is_loaded(pipe):
+    for arguments, said in (
+        (["--temperature", "-1"], "--temperature"),
+        (["--resume", "--continue"], "excludes"),
+        (["--continue"], "no saved chat"),
+        (["--resume", "--no-save"], "--no-save"),
+        (["one", "two"], "give one model"),
+        (["--messages", "-"], "name a file"),
+    ):
+        ran = pipe("hi\n", *arguments)
+        assert (ran.returncode, ran.stdout) == (2, ""), arguments
+        assert said in ran.stderr
+
+
+def test_a_screen_is_not_tried_on_a_dumb_terminal(environ):
+    child = pexpect.spawn(
+        sys.executable,
+        [str(FAKE), "chat", "--no-save"],
+        env=environ | {"TERM": "dumb"},
+        encoding="utf-8",
+        timeout=60,
+    )
+    child.expect(">>>")
+    child.send("/bye\r")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line_and_names_the_way_out(typed):
+    child = typed()
+    child.send("half a li")
+    child.sendintr()
+    child.expect_exact("/bye or Ctrl-D leaves")
+    child.send("whole\r")
+    child.expect_exact("You said: whole (5 characters)")
+    child.send("\x04")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(typed):
+    child = typed(FAKE_PAUSE="0.3", FAKE_ANSWER="word " * 50)
+    child.send("go\r")
+    child.expect_exact("word word")
+    child.sendintr()
+    child.expect(r"stopped after \d+ tokens")
+    child.expect(">>>")
+    child.send("/bye\r")
+    child.expect(pexpect.EOF)
+
+
+def test_several_lines_are_typed_between_quotes(typed):
+    child = typed()
+    child.send('"""a\r')
+    child.expect_exact("...")
+    child.send('b"""\r')
+    child.expect_exact("(3 characters)")
