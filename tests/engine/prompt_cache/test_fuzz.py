@@ -8,7 +8,7 @@ from engine.prompt_cache.cache import WHOLE_KINDS
 from engine.scheduler.request import Cancelled
 from tests.engine.handover_rigs import KINDS
 from tests.engine.prompt_cache.cache_rigs import (
-        cache_of,
+    cache_of,
     limits,
     params,
     served,
