@@ -103,7 +103,9 @@ def _write_object(fault: Mapping[str, object]) -> bool:
 
 
 def _tell(text: str) -> None:
-    _write(f"{PROGRAM}: {text}")
+    from mlxcel_cli.output import printable
+
+    _write(f"{PROGRAM}: {printable(text)}")
 
 
 def _write(text: str) -> None:

@@ -27,6 +27,7 @@ from engine.runtime.cpu_jit import jit_compiler
 from engine.runtime.device import DeviceFacts, device_facts
 from engine.runtime.memory import memory_available
 from mlxcel_cli.config import Settings
+from mlxcel_cli.output import printable
 
 PACKAGES = ("mlxcel", "mlx", "mlx-lm", "tokenizers", "scipy-openblas32")
 LABEL_COLUMNS, LINE_COLUMNS = 12, 80
@@ -163,7 +164,7 @@ def _warnings(checkup: dict[str, Any], device: DeviceFacts, report: BlasReport) 
 
 def _row(label: str, text: str) -> list[str]:
     return textwrap.wrap(
-        text,
+        printable(text),
         width=LINE_COLUMNS,
         initial_indent=label.ljust(LABEL_COLUMNS),
         subsequent_indent=" " * LABEL_COLUMNS,

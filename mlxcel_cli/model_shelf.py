@@ -13,7 +13,7 @@ from engine.models.remove import removal, remove
 from engine.models.resolve import find_local, resolve
 from engine.models.summary import summarize
 from mlxcel_cli.config import load_settings
-from mlxcel_cli.output import Output, standard_output
+from mlxcel_cli.output import Output, printable, standard_output
 from mlxcel_cli.progress_text import bytes_text, progress_text
 
 EXAMPLE_MODEL = "mlx-community/Qwen3-0.6B-4bit"
@@ -162,7 +162,7 @@ def _readable(key: str, value: object) -> str:
         case [*items]:
             return ", ".join(map(str, items))
         case _:
-            return str(value)
+            return printable(str(value))
 
 
 def _row(model: LocalModel) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def _row(model: LocalModel) -> tuple[str, ...]:
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    lines = [_HEADINGS, *rows]
+    lines = [_HEADINGS, *(tuple(map(printable, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -118,6 +118,14 @@ def standard_output(environ: Mapping[str, str]) -> Output:
     return Output(sys.stdout, sys.stderr, environ)
 
 
+def printable(text: str) -> str:
+    """``text`` on one line with its control characters spelt out: file names hold any.
+
+    A terminal would take some of them for commands.
+    """
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def abandon_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's last flush cannot fail again."""
     with suppress(OSError, ValueError, AttributeError):

@@ -69,6 +69,13 @@ def test_the_list_is_a_table_for_people_and_json_lines_for_programs(places):
     ]
 
 
+def test_a_folder_s_name_cannot_command_the_terminal(places):
+    write_tiny(places.models / "bad\n\x1b[31mname")
+    listed = models("list").stdout
+    assert "\x1b" not in listed
+    assert len(listed.splitlines()) == 2
+
+
 def test_a_model_is_shown_without_loading_it(tmp_path):
     write_tiny(tmp_path / "tiny")
     shown = json.loads(models("show", str(tmp_path / "tiny"), "--json").stdout)

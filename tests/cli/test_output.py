@@ -6,7 +6,7 @@ import json
 import pytest
 
 from engine.models.progress import Progress
-from mlxcel_cli.output import Output
+from mlxcel_cli.output import Output, printable
 from mlxcel_cli.progress_text import bytes_text, progress_text
 from mlxcel_cli.signals import ReaderGone
 
@@ -105,3 +105,8 @@ def test_bytes_have_a_unit():
         "2.0 KiB",
         "3.0 GiB",
     ]
+
+
+def test_names_reach_a_terminal_without_their_control_characters():
+    assert printable("a\n\x1b[31mb ü 日本 🌊") == "a\\n\\x1b[31mb ü 日本 🌊"
+    assert printable("\udcff") == "\\udcff"
