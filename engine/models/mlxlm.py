@@ -14,7 +14,8 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,13 +73,19 @@ def model_classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
         raise UnsupportedModel(f"config.json has no usable model_type (found {model_type!r})")
     import_mlx_lm()
     name = f"mlx_lm.models.{_module_for(model_type, _architectures(config))}"
+    said = StringIO()  # stdout holds answers only
     try:
-        family = importlib.import_module(name)
+        with redirect_stdout(said):
+            family = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name == name:
             raise _unsupported(model_type) from error
         raise UnsupportedModel(
             f"model type {model_type!r} needs the Python package {error.name!r}"
+        ) from error
+    except SystemExit as error:  # mlx-lm's olmo, 0.32.2: it ends the program for want of a package
+        raise UnsupportedModel(
+            f"model type {model_type!r} needs a Python package: {said.getvalue().strip()}"
         ) from error
     if not (hasattr(family, "Model") and hasattr(family, "ModelArgs")):
         raise _unsupported(model_type)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import UnsupportedModel
 from engine.kv.choose import FULL_WINDOW_FACTOR, choose_storage
-from engine.models.mlxlm import import_mlx_lm
+from engine.models.mlxlm import import_mlx_lm, model_classes
 from tests.engine.proofs.sweep import Report, sweep
 from tests.engine.proofs.tiny_families import FAMILIES, NOT_RUN, build
 from tests.engine.proofs.tiny_geometry import WINDOW
@@ -96,3 +97,9 @@ def test_grouped_heads_are_masked_row_by_row_where_a_family_masks_scores_itself(
     # heads the axes fit by chance and the rows see one another's keys.
     check(sweep(build("gemma2"), "gemma2", context=LONG))
     check(sweep(build("gemma2", num_key_value_heads=4), "gemma2", context=LONG))
+
+
+def test_a_family_that_ends_the_program_when_imported_is_refused(capsys: pytest.CaptureFixture):
+    with pytest.raises(UnsupportedModel, match=r"olmo.*package"):
+        model_classes({"model_type": "olmo"})
+    assert capsys.readouterr().out == ""
