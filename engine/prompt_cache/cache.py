@@ -149,6 +149,10 @@ class PromptCache:
         """A row that was suspended is open again: it is remembered like those opened here."""
         self._rows[seq] = _Row(self._scope(use), _boundary(params, use))
 
+    def drop(self, seq: SeqId) -> None:
+        """A row was closed elsewhere: nothing of it is remembered."""
+        self._rows.pop(seq, None)
+
     def boundary(self, seq: SeqId) -> int | None:
         """Where a piece of the row's prompt has to end; None: anywhere."""
         row = self._rows.get(seq)
@@ -167,7 +171,7 @@ class PromptCache:
     # -- rows end
 
     def close(self, seq: SeqId, *, keeps: bool) -> None:
-        """End a row and free it, now or once it is copied.
+        """End a row and free it, now or once `advance` has copied it.
 
         Args:
             seq: a row that was opened here or not; what it has in flight is taken back.
@@ -192,7 +196,6 @@ class PromptCache:
         self._counters.donations += bool(ids)
         if ids and self._cuts:
             self._donors.append(_Donor(seq, row.scope, ids))
-            self.advance()
         else:
             self._engine.close(seq)
 

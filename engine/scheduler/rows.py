@@ -8,6 +8,7 @@ from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CacheLimits, CacheStats
 from engine.scheduler.job import Job
 from engine.scheduler.state import WaitingState
+from engine.sequence import SuspendedRow
 from engine.text.row_text import RowText
 
 
@@ -38,6 +39,13 @@ class Rows:
         if cache is None or request.cache is None:
             return self._engine.open(job.params, text=job.text, hooks=request.hooks)
         return cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)
+
+    def suspend(self, seq: SeqId) -> SuspendedRow:
+        """Close a row that is to go on later."""
+        suspended = self._engine.suspend(seq)
+        if self._cache is not None:
+            self._cache.drop(seq)
+        return suspended
 
     def cached_tokens(self, seq: SeqId) -> int:
         """Tokens whose KV a row that was just opened has."""

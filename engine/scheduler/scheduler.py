@@ -374,7 +374,7 @@ class BatchScheduler:
             return
         with self._boundary(job):
             assert job.seq is not None
-            suspended = self._engine.suspend(job.seq)
+            suspended = self._doors.suspend(job.seq)
             del self._rows[id_]
             job.wait_again(suspended)
             self._queue.push_back_in(job)
