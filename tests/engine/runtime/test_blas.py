@@ -167,12 +167,12 @@ def test_a_cache_that_cannot_be_written_costs_the_kernels_only(tmp_path: Path):
     assert "cannot be built" in result.notes
 
 
-@pytest.mark.parametrize("name", ["missing.so", "text.so", "libm.so.6"])
+@pytest.mark.parametrize("name", ["missing.so", "text.so", "libm.so.6", "~nobody-here/x.so"])
 def test_a_named_library_that_is_none_is_told_and_passed_over(cache: Path, name: str):
     path = cache / name
     if name == "text.so":
         path.write_text("no library")
-    result = run(cache, setting=name if name.startswith("libm") else str(path))
+    result = run(cache, setting=name if name.startswith(("libm", "~")) else str(path))
     assert result.library == str(bundled_library())
     assert name in result.notes
 

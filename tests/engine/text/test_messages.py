@@ -106,6 +106,7 @@ def test_system_text_goes_to_the_next_user_turn(turns, expected):
         ("", {}),
         ("{broken", "{broken"),
         ("[1]", "[1]"),
+        pytest.param("[" * 100_000, "[" * 100_000, id="nested without end"),
         ({"a": 1}, {"a": 1}),
     ],
 )
