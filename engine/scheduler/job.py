@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.finish import FinishCause
-from engine.outcome import SeqId, StepOutcome, Timings, TokenLogprobs, Usage
+from engine.outcome import SeqId, StepOutcome, Timings, TokenLogprobs, Usage, VerifyOutcome
 from engine.params import SequenceParams
 from engine.scheduler.admission import room_tokens
 from engine.scheduler.queue import Priority
@@ -39,6 +39,9 @@ class Job:
         "completion_tokens",
         "covered",
         "done_tokens",
+        "draft_n",
+        "draft_n_accepted",
+        "draft_rounds",
         "first_s",
         "is_decoding",
         "is_held",
@@ -86,6 +89,9 @@ class Job:
         # Prompt tokens that the prompt cache has KV of, and the state of the cache when it had.
         self.covered = (0, -1)
         self.completion_tokens = 0
+        self.draft_n = 0
+        self.draft_n_accepted = 0
+        self.draft_rounds = 0
         self.submitted_s = now_s
         self.started_s: float | None = None
         self.joined_s = now_s
@@ -193,8 +199,19 @@ class Job:
             is_held=self.is_held,
         )
 
-    def note(self, outcome: StepOutcome, now_s: float) -> None:
-        """Take what a step wrote."""
+    def note(self, outcome: StepOutcome | VerifyOutcome, now_s: float) -> StepOutcome:
+        """Take what a step or a verify round wrote; its last step."""
+        if isinstance(outcome, StepOutcome):
+            self._note(outcome, now_s)
+            return outcome
+        self.draft_rounds += 1
+        self.draft_n += outcome.drafted
+        self.draft_n_accepted += outcome.accepted
+        for step in outcome.steps:
+            self._note(step, now_s)
+        return outcome.steps[-1]
+
+    def _note(self, outcome: StepOutcome, now_s: float) -> None:
         if outcome.error is not None:
             return
         self.last_s = now_s
@@ -245,6 +262,9 @@ class Job:
                 predicted_s=self.last_s - first_s,
                 ttft_s=first_s - self.submitted_s,
                 cache_n=self.cached_tokens,
+                draft_n=self.draft_n,
+                draft_n_accepted=self.draft_n_accepted,
+                draft_rounds=self.draft_rounds,
             ),
             seed,
             self.queue_s,

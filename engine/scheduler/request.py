@@ -25,11 +25,15 @@ class ScheduledRequest:
     params: SequenceParams
     stops: tuple[str, ...] = ()
     """Stop strings."""
+    keep_texts: tuple[str, ...] = ()
+    """Special tokens that are text all the same: the marks of a model's reasoning."""
     priority: Priority = Priority.NORMAL
     hooks: RowHooks | None = None
     """What a feature decides for the row; such a row is never preempted."""
     cache: CacheUse | None = field(default_factory=CacheUse)
     """How it uses the prompt cache; None: neither looks up nor leaves anything."""
+    is_speculative: bool = True
+    """False opts out of the drafts that the server makes; nothing opts in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ class Rows:
             if cache is not None and request.cache is not None:
                 cache.resume(seq, job.params, request.cache)
             return seq
-        job.text = RowText(self._engine.tokenizer.decoder(), request.stops)
+        decoder = self._engine.tokenizer.decoder(keep_texts=request.keep_texts)
+        job.text = RowText(decoder, request.stops)
         if cache is None or request.cache is None:
             return self._engine.open(job.params, text=job.text, hooks=request.hooks)
         return cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)

@@ -25,12 +25,13 @@ from engine.engine import Engine
 from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault, InvalidParams
 from engine.finish import FinishCause
 from engine.health import FAILURES_ALLOWED
-from engine.outcome import SeqId, StepOutcome
+from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 from engine.prefill import PrefillPacer
 from engine.scheduler.admission import WaitReason
 from engine.scheduler.intake import Intake
 from engine.scheduler.job import Job
 from engine.scheduler.pipeline import Pipeline
+from engine.scheduler.prompt_lookup import BatchLookup
 from engine.scheduler.queue import Priority, RequestQueue
 from engine.scheduler.reader import PromptReader
 from engine.scheduler.request import Event, Failed, PrefillProgress, ScheduledRequest
@@ -73,6 +74,7 @@ class BatchScheduler:
         self._pipeline = Pipeline(
             engine, self._counters, clock, is_pipelined=self.settings.is_pipelined
         )
+        self._lookup = BatchLookup(engine, self._pipeline, self.settings, clock)
         self._reader = PromptReader(
             engine, self._doors, pacer or PrefillPacer(), self._counters, clock
         )
@@ -297,6 +299,7 @@ class BatchScheduler:
             if ended is not None:
                 self._take(job, ended)
             elif self._wants_step(job):
+                self._lookup.admit(job)
                 return job.seq
             elif job.first_s is None:
                 done = PrefillProgress(job.id, job.done_tokens, job.prompt_tokens)
@@ -306,23 +309,23 @@ class BatchScheduler:
     def _step(self, seqs: list[SeqId]) -> None:
         """Submit a step of these rows and read the one before."""
         jobs = {job.seq: job for job in self._rows.values()}
-        for outcome in self._pipeline.advance(seqs):
+        for outcome in self._lookup.advance(seqs):
             job = jobs.get(outcome.seq)
             if job is None or job.id not in self._rows:
                 continue
-            self._counters.decode_tokens += outcome.token is not None
             with self._boundary(job):
                 self._take(job, outcome)
 
-    def _take(self, job: Job, outcome: StepOutcome) -> None:
-        job.note(outcome, self._clock())
+    def _take(self, job: Job, outcome: StepOutcome | VerifyOutcome) -> None:
+        last = job.note(outcome, self._clock())
+        self._counters.note(outcome)
         delta = job.take_delta()
         if delta is not None:
             self._events.append(delta)
-        if outcome.error is not None:
-            self._fail(job, outcome.error)
-        elif outcome.finish is not None:
-            self._finish(job, outcome.finish)
+        if last.error is not None:
+            self._fail(job, last.error)
+        elif last.finish is not None:
+            self._finish(job, last.finish)
 
     # -- internals: how requests end
 
@@ -361,7 +364,7 @@ class BatchScheduler:
         self._counters.completion_tokens += job.completion_tokens
         if seq is None:
             return
-        self._pipeline.forget(seq)
+        self._lookup.forget(seq)
         try:
             self._doors.close(seq, keeps=keeps)
         except Exception:
@@ -375,6 +378,7 @@ class BatchScheduler:
         with self._boundary(job):
             assert job.seq is not None
             suspended = self._doors.suspend(job.seq)
+            self._lookup.forget(job.seq)
             del self._rows[id_]
             job.wait_again(suspended)
             self._queue.push_back_in(job)

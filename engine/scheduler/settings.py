@@ -3,8 +3,32 @@
 from dataclasses import dataclass, field
 
 from engine.errors import InvalidParams
+from engine.lookup.widths import WidthCosts
+from engine.params import SpeculationParams
 from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.state import Limits
+
+DEFAULT_LOOKUP_BATCH = 2
+"""Most active rows with which drafting pays (ADR 0014)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """How a server drafts. A request may opt out, and cannot opt in."""
+
+    speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    max_batch: int = DEFAULT_LOOKUP_BATCH
+    """Most active rows with which anybody drafts."""
+    builds_kernels: bool = True
+    """Whether a width's first forward is slow here (a GPU), so that all are run beforehand."""
+    width_costs: WidthCosts | None = None
+    """What verify rounds cost here, if it was measured before."""
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 1:
+            raise InvalidParams(
+                "prompt_lookup_max_batch", f"must be 1 or more, got {self.max_batch}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +42,8 @@ class SchedulerSettings:
     """Most token positions of KV in all rows together, as allocated; None: no bound."""
     prompt_cache: CacheLimits | None = None
     """Bounds of the prompt cache; None: there is none."""
+    lookup: LookupSettings | None = None
+    """How answers are drafted from their own text; None: they are not."""
     is_pipelined: bool = True
     """False reads each step before the next is submitted (for debugging)."""
 

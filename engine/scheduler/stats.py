@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from engine.finish import FinishCause
+from engine.outcome import StepOutcome, VerifyOutcome
 from engine.prompt_cache.limits import CacheStats
 from engine.scheduler.admission import WaitReason
 from engine.scheduler.queue import Priority
@@ -48,8 +49,22 @@ class Counters:
     lookahead_steps: int = 0
     """Steps that were submitted before the one before them was read."""
     decode_tokens: int = 0
+    verify_rounds: int = 0
+    draft_tokens: int = 0
+    """Tokens that verify rounds were given."""
+    draft_tokens_accepted: int = 0
     generation_s: float = 0.0
     """From first to last token, summed over the requests."""
+
+    def note(self, outcome: StepOutcome | VerifyOutcome) -> None:
+        """Count what a step or a verify round wrote to a row."""
+        if isinstance(outcome, StepOutcome):
+            self.decode_tokens += outcome.token is not None
+            return
+        self.verify_rounds += 1
+        self.draft_tokens += outcome.drafted
+        self.draft_tokens_accepted += outcome.accepted
+        self.decode_tokens += sum(step.token is not None for step in outcome.steps)
 
     def snapshot(self) -> "Counters":
         """A copy that stays as it is."""

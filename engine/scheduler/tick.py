@@ -157,7 +157,7 @@ def _leaving(state: TickState, admission: Admission) -> tuple[str, ...]:
     going = victims(state.rows, policy, is_enough=lambda staying: _can_grow(state, staying))
     blocked = admission.blocked
     waits_for_room = admission.reason in {WaitReason.NO_SLOT, WaitReason.NO_KV}
-    if not going and blocked is not None and waits_for_room and not admission.entrants:
+    if not going and blocked is not None and waits_for_room:
         going = victims(
             state.rows,
             policy,

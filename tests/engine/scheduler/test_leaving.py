@@ -47,6 +47,23 @@ def test_a_request_is_cancelled_wherever_it_stands(cycle):
     assert served.scheduler.stats().counters.cancelled == 3
 
 
+def test_a_step_in_flight_that_is_nobody_s_any_more_is_not_waited_for(cycle, monkeypatch):
+    served = Served(cycle, parallel=4)
+    for id_ in ("a", "b"):
+        served.submit(id_, params(100))
+    for _ in range(3):
+        served.tick()
+
+    def collect(ticket):
+        raise AssertionError("nobody wants these tokens")
+
+    monkeypatch.setattr(cycle, "collect", collect)
+    served.scheduler.cancel("a")
+    served.scheduler.cancel("b")
+    served.run()
+    assert [type(one.last) for one in served.told.values()] == [Cancelled] * 2
+
+
 def test_cancelling_twice_is_told_once(cycle):
     served = Served(cycle)
     told = served.submit("a", params(50))

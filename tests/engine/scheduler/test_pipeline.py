@@ -141,5 +141,8 @@ def test_slack_is_told_while_a_step_is_in_flight(engine, counters):
     assert pipeline.slack_s() == pytest.approx(10 - 2, abs=0.01)
     now += 5
     assert pipeline.slack_s() == pytest.approx(3, abs=0.01)
+    pipeline.advance([A, B])
+    assert pipeline.slack_s() == 0.0  # steps of other rows take another time
     pipeline.forget(A)
+    pipeline.forget(B)
     assert pipeline.slack_s() == 0.0
