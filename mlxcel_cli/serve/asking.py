@@ -61,6 +61,8 @@ class Ticket:
     priority: Priority = Priority.NORMAL
     logprobs: int | None = None
     """Likely tokens to tell at each place; None: no log-probabilities."""
+    keep_texts: tuple[str, ...] = ()
+    """Special tokens that are text all the same: the marks of reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,8 @@ def ask(
                     f"{ticket.id}/{len(rows)}",
                     row,
                     stops,
-                    ticket.priority,
+                    priority=ticket.priority,
+                    keep_texts=ticket.keep_texts,
                     cache=_cache_use(request, prompt),
                 )
             )

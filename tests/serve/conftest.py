@@ -18,6 +18,7 @@ import pytest
 
 FAULTY = Path(__file__).with_name("faulty_server.py")
 ROOT = FAULTY.parents[2]
+READY = "ready: http"
 READY_S = 90
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -128,7 +129,7 @@ class Starter:
         *arguments: str,
         faults: dict[str, Any] | None = None,
         key: str | None = None,
-        wait: str | None = "ready: http",
+        wait: str | None = READY,
         **environ: str,
     ) -> Served:
         process = subprocess.Popen(
@@ -149,7 +150,7 @@ class Starter:
             assert not ended, "\n".join(served.notes)
             assert time.monotonic() < deadline, "\n".join(served.notes)
             time.sleep(0.02)
-        if wait == "ready: http":
+        if wait == READY:
             ready = next(note for note in served.notes if "ready: " in note)
             served.port = int(ready.rpartition(":")[2])
         return served

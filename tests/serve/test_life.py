@@ -1,8 +1,11 @@
 """A server's life: start, port, load, drain, signals, idle unload, full queue, faults."""
 
+import http.client
 import json
+import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -289,3 +292,35 @@ def test_the_server_program_is_the_serve_command():
 
     (script,) = entry_points(group="console_scripts", name="mlxcel-server")
     assert script.value == "mlxcel_cli.app:serve_main"
+
+
+def test_a_stream_that_waits_for_its_turn_carries_comments(start_server):
+    server = start_server("--parallel", "1", "--sse-ping-interval", "0.2", faults=SLOW)
+    running = server.send_chat(**ENDLESS)
+    server.wait_for(lambda: busy(server) == 1)
+    with server.send_chat(**ENDLESS) as waiting:
+        read = b""
+        while read.count(b": ping\n\n") < 3:
+            read += waiting.recv(4096)
+    assert b"HTTP/1.1 200" in read
+    assert b"data:" not in read
+    running.close()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+def test_https_is_served_with_a_certificate(start_server, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = start_server("--ssl-cert-file", str(cert), "--ssl-key-file", str(key))
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.load_verify_locations(cert)
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context)
+    connection.request("GET", "/health")
+    assert connection.getresponse().read() == b'{"status":"ok"}'
+    connection.close()
+    assert "ready: https://127.0.0.1:" in "\n".join(server.notes)

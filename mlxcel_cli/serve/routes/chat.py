@@ -1,5 +1,7 @@
 """``POST /v1/chat/completions``."""
 
+from dataclasses import replace
+
 from aiohttp import web
 
 from mlxcel_cli.serve.answering import Plan, answer_stream, answer_whole
@@ -28,8 +30,9 @@ async def _plan(server: Server, chat: ChatRequest, ticket: Ticket) -> Plan:
     model = server.worker.ready_model()
     name = server.require_name(chat.model, model)
     prompt = await server.text_work(lambda: chat_prompt(chat, model))
-    asked = ask(chat, (prompt,), model, server.defaults, ticket)
     marks = () if model.template is None else model.template.thinking_marks
+    kept = tuple(text for mark in marks for text in (mark.open, mark.close))
+    asked = ask(chat, (prompt,), model, server.defaults, replace(ticket, keep_texts=kept))
     return Plan(
         asked=asked,
         shape=ChatShape(Head.now(ticket.id, name, server.fingerprint, asked.seed), model.tokenizer),
