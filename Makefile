@@ -73,7 +73,7 @@ test: $(DEVELOPED) ## pytest: make test ARGS="tests/engine -x"
 .PHONY: check-gpu
 check-gpu: $(DEVELOPED) ## the tests that must also pass on Metal or CUDA
 	@if $(BIN)/python -c 'import mlx.core as mx; raise SystemExit(mx.default_device() == mx.Device(mx.cpu))'; \
-	then $(PYTEST) -m gpu $(ARGS); \
+	then $(PYTEST) -m gpu $(ARGS) && $(BIN)/python -m benchmarks.generate --smoke; \
 	else echo "check-gpu: skipped, MLX has no Metal or CUDA device here"; fi
 
 .PHONY: snap

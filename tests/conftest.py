@@ -34,3 +34,21 @@ def starter_folder() -> Path:
 
     home = os.environ.get("MLXCEL_TEST_HOME")
     return ensure_starter(Path(home) if home else platformdirs.user_cache_path("mlxcel-tests"))
+
+
+GPU_PARTS = (
+    "tests/engine/test_",
+    "tests/engine/kv/",
+    "tests/engine/sampling/",
+    "tests/engine/lookup/",
+    "tests/engine/proofs/",
+    "tests/cli/test_parity",
+)
+"""Where the tests live that must also pass on Metal or CUDA: `make check-gpu`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of those parts."""
+    for item in items:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(GPU_PARTS):
+            item.add_marker(pytest.mark.gpu)
