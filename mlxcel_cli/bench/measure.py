@@ -59,7 +59,7 @@ def measured_widths(plan: WidthsPlan, emit: Emit[BenchEvent]) -> Iterator[BenchE
     Raises:
         EngineError: the model cannot be had, or a forward failed.
     """
-    with _loaded(plan.model, emit) as (ready, blas, setup):
+    with loaded_model(plan.model, emit) as (ready, blas, setup):
         yield setup
         from engine.lookup.warm_up import every_width
         from engine.lookup.widths import WidthCosts
@@ -132,25 +132,30 @@ def measured_lookup(plan: LookupPlan, emit: Emit[BenchEvent]) -> Iterator[BenchE
     Raises:
         EngineError: the model cannot be had or is not eligible, or a forward failed.
     """
-    with _loaded(plan.model, emit) as (ready, blas, setup):
+    with loaded_model(plan.model, emit) as (ready, blas, setup):
         yield setup
         kept = WidthCostsFile(plan.model.settings.cache_home, measured_on(ready, blas))
         if ready.device == "cpu":
             ready.session.width_costs = kept.load(plan.max_draft)
         for arm in ARMS:  # uncounted: kernels, caches, and costs that were not kept
-            _answer(ready, TASKS[0], arm, tokens=WARM_TOKENS, max_draft=plan.max_draft)
+            answer_task(ready, TASKS[0], arm, tokens=WARM_TOKENS, max_draft=plan.max_draft)
         for repetition in range(plan.repetitions):
             for task in TASKS:
                 tokens = task.tokens if plan.tokens is None else plan.tokens
-                for arm in _turned(ARMS, repetition):
-                    yield _run(ready, task, arm, repetition, tokens, plan.max_draft)
+                for arm in turned(ARMS, repetition):
+                    yield run_arm(ready, task, arm, repetition, tokens, plan.max_draft)
 
 
-def _run(
+def run_arm(
     ready: "ReadyModel", task: Task, arm: str, repetition: int, tokens: int, max_draft: int
 ) -> ArmRun:
+    """One answer of one arm, with its figures.
+
+    Raises:
+        EngineError: the model or the context is not eligible, or a forward failed.
+    """
     started = time.perf_counter()
-    answer = _answer(ready, task, arm, tokens=tokens, max_draft=max_draft)
+    answer = answer_task(ready, task, arm, tokens=tokens, max_draft=max_draft)
     whole_s = time.perf_counter() - started
     return ArmRun(
         task=task.name,
@@ -165,7 +170,10 @@ def _run(
     )
 
 
-def _answer(ready: "ReadyModel", task: Task, arm: str, *, tokens: int, max_draft: int) -> "Answer":
+def answer_task(
+    ready: "ReadyModel", task: Task, arm: str, *, tokens: int, max_draft: int
+) -> "Answer":
+    """A task's answer; the text is the same for every arm."""
     speculation = None
     if arm != PLAIN:
         speculation = SpeculationParams(max_draft=max_draft, policy=LookupPolicy(arm))
@@ -179,7 +187,7 @@ def _answer(ready: "ReadyModel", task: Task, arm: str, *, tokens: int, max_draft
     return answer  # type: ignore[return-value]  # the last event always is
 
 
-def _turned(arms: tuple[str, ...], by: int) -> tuple[str, ...]:
+def turned(arms: tuple[str, ...], by: int) -> tuple[str, ...]:
     """The arms, beginning with another one each time."""
     first = by % len(arms)
     return arms[first:] + arms[:first]
@@ -192,9 +200,10 @@ def _some_ids(ready: "ReadyModel") -> tuple[int, ...]:
 
 
 @contextmanager
-def _loaded(
+def loaded_model(
     request: ModelRequest, emit: Emit[BenchEvent]
 ) -> "Iterator[tuple[ReadyModel, str, Setup]]":
+    """A model to measure, the BLAS it runs on, and what is told of both."""
     silence_advice(os.environ)
     notes, warnings = choose_blas(request)
     from mlxcel_cli.model_loading import load_model
