@@ -344,6 +344,10 @@ class Engine:
         """Prompt and answer so far."""
         return tuple(self._ledger.row(seq).ids)
 
+    def answer(self, seq: SeqId) -> list[int]:
+        """The answer so far (a copy)."""
+        return self._ledger.row(seq).generated
+
     def last_token(self, seq: SeqId) -> int:
         """The newest committed token."""
         return self._ledger.row(seq).ids[-1]

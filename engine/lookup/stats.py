@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from engine.outcome import VerifyOutcome
+
 
 @dataclass(frozen=True, slots=True)
 class LookupStats:
@@ -35,6 +37,16 @@ class LookupStats:
     def before_ask(self, drafted_tokens: int, *, was_paused: bool) -> Self:
         """The counts without the last ask, which was retracted."""
         return self._with_asks(-1, drafted_tokens, is_paused=was_paused)
+
+    def after_round(self, outcome: VerifyOutcome) -> Self:
+        """The counts with one more verify round, for who sees rounds and no asks."""
+        return replace(
+            self,
+            rounds=self.rounds + 1,
+            drafted_rounds=self.drafted_rounds + 1,
+            proposed=self.proposed + outcome.drafted,
+            accepted=self.accepted + outcome.accepted,
+        )
 
     def line(self, generated_tokens: int) -> str:
         """The one line of ``--stats``, key=value pairs for people and harnesses."""

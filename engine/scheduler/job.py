@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engine.finish import FinishCause
+from engine.lookup.stats import LookupStats
 from engine.outcome import SeqId, StepOutcome, Timings, TokenLogprobs, Usage, VerifyOutcome
 from engine.params import SequenceParams
 from engine.scheduler.admission import room_tokens
@@ -39,9 +40,7 @@ class Job:
         "completion_tokens",
         "covered",
         "done_tokens",
-        "draft_n",
-        "draft_n_accepted",
-        "draft_rounds",
+        "drafts",
         "first_s",
         "is_decoding",
         "is_held",
@@ -89,14 +88,10 @@ class Job:
         # Prompt tokens that the prompt cache has KV of, and the state of the cache when it had.
         self.covered = (0, -1)
         self.completion_tokens = 0
-        self.draft_n = 0
-        self.draft_n_accepted = 0
-        self.draft_rounds = 0
-        self.submitted_s = now_s
+        self.drafts = LookupStats()
+        self.submitted_s = self.joined_s = self.last_s = now_s
         self.started_s: float | None = None
-        self.joined_s = now_s
         self.first_s: float | None = None
-        self.last_s = now_s
         self.prefill_s = 0.0
         """Seconds spent on reading the prompt, up to the first token."""
         self._pieces: list[str] = []
@@ -204,9 +199,7 @@ class Job:
         if isinstance(outcome, StepOutcome):
             self._note(outcome, now_s)
             return outcome
-        self.draft_rounds += 1
-        self.draft_n += outcome.drafted
-        self.draft_n_accepted += outcome.accepted
+        self.drafts = self.drafts.after_round(outcome)
         for step in outcome.steps:
             self._note(step, now_s)
         return outcome.steps[-1]
@@ -262,9 +255,9 @@ class Job:
                 predicted_s=self.last_s - first_s,
                 ttft_s=first_s - self.submitted_s,
                 cache_n=self.cached_tokens,
-                draft_n=self.draft_n,
-                draft_n_accepted=self.draft_n_accepted,
-                draft_rounds=self.draft_rounds,
+                draft_n=self.drafts.proposed,
+                draft_n_accepted=self.drafts.accepted,
+                draft_rounds=self.drafts.drafted_rounds,
             ),
             seed,
             self.queue_s,

@@ -1,19 +1,19 @@
-"""Prompt lookup in a batch: who is asked for drafts, who verifies, and when no step stays in flight.
+"""Drafts in a batch: who is asked, who verifies, and when no step stays in flight.
 
 One tick is one of these:
-    plain     nobody may be asked: the step in flight is read behind the next one;
-    steady    a step is in flight and nobody proposes: the same, so the lookahead stays;
-    switch    a step is in flight and somebody proposes: all asks are retracted, the step is read and
-              no other is submitted; the next tick asks again, on the tokens that are known by then;
-    verifying nothing is in flight and somebody proposes: rows without a proposal take one step
-              together, then each proposing row runs one verify round;
-    refilling nothing is in flight and nobody proposes: one step, and the next one behind it as soon
-              as no drafter expects a match.
+    plain      nobody may be asked: the step in flight is read behind the next one;
+    steady     a step is in flight and nobody proposes: the same, so the lookahead stays;
+    switch     a step is in flight and somebody proposes: all asks are retracted, the step is read
+               and no other is submitted; the next tick asks again, on what is known by then;
+    verifying  nothing is in flight and somebody proposes: rows without a proposal take one step
+               together, then each proposing row runs one verify round;
+    refilling  nothing is in flight and nobody proposes: one step, and the next one behind it as
+               soon as no drafter expects a match.
 
 Invariants (each pinned by a test):
-    I1  Without a step in flight every decoding row's KV is prompt + written - 1 tokens, also after a
-        verify round; a failed round cuts off all it appended and ends its row.
-    I2  A row has at most one append that is not committed between ticks. A verify round never runs
+    I1  Without a step in flight every decoding row's KV is prompt + written - 1 tokens, also after
+        a verify round; a failed round cuts off all it appended and ends its row.
+    I2  A row has at most one append between ticks that is not committed. A verify round never runs
         while a step is in flight.
     I3  The next step is submitted ahead of a read only after every row that may be asked was asked
         in this tick, and none proposed.
