@@ -1,5 +1,6 @@
 """Environments of chats that touch nothing of the user's, and terminals to run them in."""
 
+import asyncio
 import os
 import sys
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 import pexpect
 import pyte
 import pytest
+
+from tests.tui.rigs import app_of, start_of
 
 FAKE = Path(__file__).with_name("fake_chat.py")
 ROOT = FAKE.parents[2]
@@ -87,3 +90,19 @@ def terminal(environ) -> Iterator:
     yield start
     for one in started:
         one.child.close(force=True)
+
+
+@pytest.fixture
+def chat(environ):
+    """Runs ``steps(pilot)`` on an app with a backend; gives the app back."""
+
+    def run(backend, steps, *words, size=(80, 24), is_remote=False, **options):
+        async def main():
+            app = app_of(start_of(environ, *words, **options), backend, is_remote=is_remote)
+            async with app.run_test(size=size) as pilot:
+                await steps(pilot)
+            return app
+
+        return asyncio.run(main())
+
+    return run

@@ -159,3 +159,11 @@ def screen_lines(app: ChatApp) -> str:
     """The screen as its compositor holds it: a line each, wide characters once."""
     strips = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
+
+
+def texts(app) -> list[str]:
+    return [message.text for message in app.session.chat.messages]
+
+
+def notices(app) -> list[str]:
+    return [notice.message for notice in app._notifications]
