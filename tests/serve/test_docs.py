@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "server.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 ADDRESS = "http://127.0.0.1:8080"
+WRITE = "python -m tests.serve.test_docs writes it anew"
 CURLS = [block for kind, block in BLOCKS if kind == "sh" and block.startswith("curl")]
 SCRIPTS = [block for kind, block in BLOCKS if kind == "python"]
 
@@ -37,7 +38,7 @@ def settings_rows() -> str:
 
 
 def test_the_table_of_settings_is_the_program_s():
-    assert f"|---|---|---|---|\n{settings_rows()}\n" in TEXT
+    assert f"|---|---|---|---|\n{settings_rows()}\n" in TEXT, WRITE
 
 
 def test_the_page_names_every_field():
