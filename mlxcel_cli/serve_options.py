@@ -276,6 +276,23 @@ class ServeOptions:
         ),
         Setting(Change.READ_ONLY, 32),
     ] = None  # fmt: skip
+    prompt_cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache-dir", metavar="FOLDER", rich_help_panel=CACHE,
+            help="Keep what is remembered in this folder too, past a restart. It holds what users "
+            "wrote, in a form that can be read back. Default: memory only.",
+        ),
+        Setting(Change.READ_ONLY, None),
+    ] = None  # fmt: skip
+    prompt_cache_dir_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--prompt-cache-dir-bytes", metavar="N", rich_help_panel=CACHE,
+            help="Most bytes of that folder's files. Default: 8589934592.",
+        ),
+        Setting(Change.READ_ONLY, 8 * 2**30),
+    ] = None  # fmt: skip
 
     warmup: Annotated[
         bool | None,

@@ -17,10 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import RowError, SnapshotError, UnsupportedModel
+from engine.errors import InvalidParams, RowError, SnapshotError, UnsupportedModel
+from engine.kv.storage import RowSnapshot
 from engine.outcome import SeqId
+from engine.prompt_cache.disk import DiskTier
 from engine.prompt_cache.key import CacheScope, CacheUse
 from engine.prompt_cache.limits import CacheCounters, CacheLimits, CacheStats
+from engine.prompt_cache.spans import part
 from engine.prompt_cache.store import KvStore
 from engine.snapshot import CachedPrefix
 
@@ -74,6 +77,9 @@ class PromptCache:
         engine: where the rows live.
         limits: the bounds.
         clock: seconds, monotonic.
+
+    Raises:
+        InvalidParams: the folder of the limits cannot be used.
     """
 
     def __init__(
@@ -89,6 +95,7 @@ class PromptCache:
         self._counters = CacheCounters()
         self._cuts = engine.choice.kind not in WHOLE_KINDS
         self._store = KvStore(self._limits, self._counters, clock, cuts=self._cuts)
+        self._disk = None if self._limits.folder is None else _disk_tier(self._limits)
         self._rows: dict[SeqId, _Row] = {}
         self._donors: deque[_Donor] = deque()
 
@@ -133,6 +140,7 @@ class PromptCache:
         use = CacheUse() if use is None else use
         scope = self._scope(use)
         self.settle()
+        self._bring(scope, params.prompt_ids[:-1])
         seq = self._adopted(params, scope, text, hooks)
         if seq is None:
             seq = self._engine.open(params, text=text, hooks=hooks)
@@ -219,8 +227,21 @@ class PromptCache:
 
     # -- all of it
 
+    def reset(self) -> None:
+        """Drop everything that is remembered, files too."""
+        self.forget()
+        if self._disk is not None:
+            self._disk.clear()
+
+    def shut_down(self) -> None:
+        """Write what waits to be written, and end; rows may still be closed."""
+        self.settle()
+        if self._disk is not None:
+            self._disk.close()
+            self._disk = None
+
     def forget(self) -> None:
-        """Drop everything that is remembered, and the memory it takes."""
+        """Drop everything that is in memory, and the memory it takes."""
         while self._donors:
             self._engine.close(self._donors.popleft().seq)
         for row in self._rows.values():
@@ -235,6 +256,7 @@ class PromptCache:
     def stats(self) -> CacheStats:
         """A snapshot for status pages."""
         self._store.expire()
+        disk = self._disk
         return CacheStats(
             limits=self._limits,
             counters=self._counters.snapshot(),
@@ -242,12 +264,39 @@ class PromptCache:
             tokens=self._store.tokens,
             nbytes=self._store.nbytes,
             pending=len(self._donors),
+            disk_entries=0 if disk is None else disk.entries,
+            disk_bytes=0 if disk is None else disk.nbytes,
+            disk_faults=0 if disk is None else disk.faults,
         )
 
     # -- internals
 
     def _scope(self, use: CacheUse) -> CacheScope:
         return CacheScope.of(self._engine.fingerprint, use)
+
+    def _bring(self, scope: CacheScope, ids: tuple[int, ...]) -> None:
+        """Fetch from the folder what goes on from what is in memory."""
+        if self._disk is None:
+            return
+        reach = self._store.covered(scope, ids)
+        try:
+            for key, end in self._disk.find(scope, ids, reach, cuts=self._cuts):
+                kv = self._disk.read(key)
+                if kv is None or not self._put(scope, ids[:end], kv, (key.start, reach)):
+                    return
+                self._counters.disk_tokens += end - reach
+                reach = end
+        except COPY_ERRORS:
+            self._counters.faults += 1
+
+    def _put(
+        self, scope: CacheScope, ids: tuple[int, ...], kv: RowSnapshot, known: tuple[int, int]
+    ) -> bool:
+        """Hold the part of a run from the folder that is of ``ids`` and not known yet."""
+        if not self._cuts:
+            return self._store.put_whole(scope, ids, part(kv))
+        start, reach = known
+        return self._store.put_run(scope, ids, part(kv, reach - start, len(ids) - start))
 
     def _adopted(
         self,
@@ -274,7 +323,8 @@ class PromptCache:
         for prefix in (row.kept, self._engine.detach(seq)):
             if prefix is not None and len(prefix.ids) >= self._limits.min_tokens:
                 self._counters.donated_tokens += len(prefix.ids)
-                self._store.put_whole(row.scope, prefix.ids, prefix.kv)
+                if self._store.put_whole(row.scope, prefix.ids, prefix.kv) and self._disk:
+                    self._disk.keep(row.scope, prefix.ids, prefix.kv)
 
     def _copy_run(self) -> None:
         """Copy the next run of the first donor; free it when there is nothing left."""
@@ -300,11 +350,21 @@ class PromptCache:
         if not self._store.put_run(donor.scope, donor.ids[:stop], kv):
             return False
         self._counters.donated_tokens += kv.tokens
+        if self._disk is not None:
+            self._disk.keep(donor.scope, donor.ids[:stop], kv)
         return stop < len(donor.ids)
 
     def _end(self, donor: _Donor) -> None:
         self._donors.remove(donor)
         self._engine.close(donor.seq)
+
+
+def _disk_tier(limits: CacheLimits) -> DiskTier:
+    assert limits.folder is not None
+    try:
+        return DiskTier(limits.folder, limits.folder_bytes)
+    except OSError as error:
+        raise InvalidParams("prompt_cache_dir", f"cannot be used: {error}") from error
 
 
 def _boundary(params: "SequenceParams", use: CacheUse) -> int:

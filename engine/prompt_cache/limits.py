@@ -1,6 +1,7 @@
 """How much a prompt cache may hold, and what it counts: plain values, no arrays."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from engine.errors import InvalidParams
 
@@ -17,6 +18,10 @@ class CacheLimits:
     """Seconds after its last use at which KV is dropped; None: never."""
     min_tokens: int = 32
     """Shortest beginning that is taken over, and shortest text that is remembered."""
+    folder: Path | None = None
+    """Where KV is kept beyond the process; None: nowhere."""
+    folder_bytes: int = 8 * 2**30
+    """Most bytes of the folder's files."""
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and self.max_bytes < 1:
@@ -30,6 +35,10 @@ class CacheLimits:
         if self.min_tokens < 1:
             raise InvalidParams(
                 "prompt_cache_min_tokens", f"must be 1 or more, got {self.min_tokens}"
+            )
+        if self.folder_bytes < 1:
+            raise InvalidParams(
+                "prompt_cache_dir_bytes", f"must be 1 or more, got {self.folder_bytes}"
             )
 
 
@@ -49,6 +58,8 @@ class CacheCounters:
     """Rows whose KV was offered when they ended."""
     donated_tokens: int = 0
     """Tokens whose KV was copied; what was there already is not."""
+    disk_tokens: int = 0
+    """Tokens whose KV came from the folder."""
     evicted_bytes: int = 0
     expired_bytes: int = 0
     faults: int = 0
@@ -73,3 +84,9 @@ class CacheStats:
     """Bytes of it."""
     pending: int
     """Rows that have ended and are being copied."""
+    disk_entries: int = 0
+    """Files in the folder."""
+    disk_bytes: int = 0
+    """Bytes of them."""
+    disk_faults: int = 0
+    """Files that could not be read or written."""

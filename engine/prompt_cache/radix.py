@@ -56,10 +56,10 @@ class RadixTree(Generic[V]):
             child = node.children.get(ids[done])
             if child is None:
                 break
-            agreed = _agreed(child.ids, ids[done : done + len(child.ids)])
-            path.append((child, agreed))
-            done += agreed
-            if agreed < len(child.ids):
+            alike = agreed(child.ids, ids[done : done + len(child.ids)])
+            path.append((child, alike))
+            done += alike
+            if alike < len(child.ids):
                 break
             node = child
         return path
@@ -95,7 +95,7 @@ class RadixTree(Generic[V]):
             node = parent
 
 
-def _agreed(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def agreed(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     """Length of the common beginning."""
     if one == other:
         return len(one)

@@ -8,14 +8,18 @@ from engine import guard
 from engine.kv.storage import RowSnapshot
 
 
-def part(kv: RowSnapshot, start: int, stop: int) -> RowSnapshot:
+def part(kv: RowSnapshot, start: int = 0, stop: int | None = None) -> RowSnapshot:
     """A copy of the tokens [start, stop) of KV that can be cut; waits for the device.
 
-    A view would keep all of the memory it is a part of.
+    A view would keep all of the memory it is a part of. All of it is only computed, not copied.
 
     Raises:
         EvalFailed: the backend threw.
     """
+    stop = kv.tokens if stop is None else stop
+    if stop - start == kv.tokens:
+        guard.evaluate([array for layer in kv.layers for array in layer])
+        return kv
     layers = tuple(
         tuple(mx.contiguous(array[:, :, start:stop]) for array in layer) for layer in kv.layers
     )

@@ -91,7 +91,12 @@ class Rows:
     def forget(self) -> None:
         """Drop what the prompt cache holds."""
         if self._cache is not None:
-            self._cache.forget()
+            self._cache.reset()
+
+    def shut_down(self) -> None:
+        """Let the prompt cache write what it has to write."""
+        if self._cache is not None:
+            self._cache.shut_down()
 
     def stats(self) -> CacheStats | None:
         """What the prompt cache holds and counts; None: there is none."""

@@ -215,6 +215,10 @@ class BatchScheduler:
         """Empty the prompt cache; rows that run keep what they took from it."""
         self._doors.forget()
 
+    def close(self) -> None:
+        """Let the prompt cache write what it has to; nothing is called after this."""
+        self._doors.shut_down()
+
     # -- internals: taking requests
 
     def _refuse_when_closed(self) -> None:

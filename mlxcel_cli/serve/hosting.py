@@ -42,6 +42,7 @@ class HostedModel:
         import mlx.core as mx
 
         ready, self.ready = self.ready, None
+        self.scheduler.close()
         del self.scheduler
         if ready is not None:
             ready.held.close()
@@ -141,3 +142,4 @@ class Host:
         )
         while not scheduler.idle:
             scheduler.tick()
+        scheduler.close()

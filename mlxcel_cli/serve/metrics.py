@@ -96,6 +96,7 @@ def _prompt_cache(cache: CacheStats) -> Iterator[Metric]:
         "hit_tokens": ("Of these, how many needed no forward", counters.hit_tokens),
         "donations": ("Answers that were remembered", counters.donations),
         "donated_tokens": ("Tokens whose KV was copied", counters.donated_tokens),
+        "disk_tokens": ("Tokens whose KV came from a file", counters.disk_tokens),
         "evicted_bytes": ("Bytes dropped for others", counters.evicted_bytes),
         "expired_bytes": ("Bytes dropped because nobody used them", counters.expired_bytes),
         "faults": ("Copies and takeovers that failed", counters.faults),
@@ -107,6 +108,7 @@ def _prompt_cache(cache: CacheStats) -> Iterator[Metric]:
         "tokens": ("Tokens whose KV is held", cache.tokens),
         "bytes": ("Bytes of it", cache.nbytes),
         "limit_bytes": ("Most bytes", cache.limits.max_bytes or 0),
+        "file_bytes": ("Bytes of its files", cache.disk_bytes),
     }
     for name, (text, value) in gauges.items():
         yield GaugeMetricFamily(f"mlxcel_prompt_cache_{name}", text, value=value)

@@ -50,6 +50,8 @@ class ServeSettings:
     prompt_cache_entries: int
     prompt_cache_ttl: float
     prompt_cache_min_tokens: int
+    prompt_cache_dir: Path | None
+    prompt_cache_dir_bytes: int
     warmup: bool
     idle_unload: float
     drain_timeout: float
@@ -91,6 +93,8 @@ class ServeSettings:
             max_entries=self.prompt_cache_entries,
             ttl_s=self.prompt_cache_ttl or None,
             min_tokens=self.prompt_cache_min_tokens,
+            folder=self.prompt_cache_dir,
+            folder_bytes=self.prompt_cache_dir_bytes,
         )
 
     @property
@@ -191,6 +195,7 @@ def _check_numbers(settings: ServeSettings) -> None:
         "prompt_cache_entries": 1,
         "prompt_cache_ttl": 0,
         "prompt_cache_min_tokens": 1,
+        "prompt_cache_dir_bytes": 1,
         "prefill_grant_interval": 0,
         "idle_unload": 0,
         "drain_timeout": 0,

@@ -1,5 +1,7 @@
 """What clients see of the prompt cache."""
 
+import signal
+
 import pytest
 
 STORY = "Once upon a time there was a cache that remembered what it had read before."
@@ -80,3 +82,18 @@ def test_small_bounds_are_kept(start_server):
         ask(server, f"{i} {STORY}")
         assert stats(server)["bytes"] <= 100000
     assert stats(server)["evicted_bytes"] > 0
+
+
+def test_a_killed_server_s_prompts_are_known_to_the_next(start_server, tmp_path):
+    folder = tmp_path / "kv"
+    server = start_server("--prompt-cache-dir", str(folder))
+    first = ask(server)
+    server.wait_for(lambda: any(folder.glob("*.kvrun")))
+    assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+    (folder / "foreign.kvrun").write_bytes(b"not ours")
+    again = start_server("--prompt-cache-dir", str(folder))
+    warm = ask(again)
+    assert cached(warm) == warm["usage"]["prompt_tokens"] - 1
+    assert warm["choices"] == first["choices"]
+    assert stats(again)["disk_tokens"] == cached(warm)
+    assert again.stop() == 0

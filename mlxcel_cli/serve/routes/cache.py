@@ -21,7 +21,10 @@ async def cache_stats(request: web.Request) -> web.Response:
             "tokens": held.tokens,
             "bytes": held.nbytes,
             "pending": held.pending,
-            "limits": asdict(held.limits),
+            "files": held.disk_entries,
+            "file_bytes": held.disk_bytes,
+            "file_faults": held.disk_faults,
+            "limits": asdict(held.limits) | {"folder": str(held.limits.folder or "") or None},
             "hit_rate": round(counters.hits / counters.lookups, 4) if counters.lookups else 0.0,
             **asdict(counters),
         }
