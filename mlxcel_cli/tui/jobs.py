@@ -12,7 +12,7 @@ from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.engine_thread import Stream
 from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
 
-FRAME_S = 0.03
+FRAME_S = 0.06
 """Between two looks for events: a screen need not be drawn for every token."""
 
 E = TypeVar("E")

@@ -12,7 +12,7 @@ from mlxcel_cli.chat.messages import USER, ChatMessage
 from mlxcel_cli.chat.stats_text import finish_note
 from mlxcel_cli.tui.plain_text import visible
 
-MOST_TURNS = 60
+MOST_TURNS = 40
 """Turns that have widgets; a screen of hundreds of Markdown documents would be slow."""
 
 

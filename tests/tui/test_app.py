@@ -250,9 +250,9 @@ def test_only_the_newest_turns_have_widgets_and_a_key_brings_the_others(chat, en
 
     async def steps(pilot):
         await ready(pilot)
-        assert len(pilot.app.query(UserTurn)) == 30
+        assert len(pilot.app.query(UserTurn)) == 20
         await pilot.press("ctrl+b")
-        await until(pilot, lambda: len(pilot.app.query(UserTurn)) == 60)
+        await until(pilot, lambda: len(pilot.app.query(UserTurn)) == 40)
 
     chat(ScriptedBackend(), steps, chat_id, resume=True)
 

@@ -1,0 +1,105 @@
+"""How quickly the chat's screen comes, and how quickly it shows a key while an answer streams.
+
+Runs ``mlxcel chat`` with a scripted backend in a pseudo-terminal, on a saved chat of 300 turns:
+``python -m benchmarks.tui``. The times include the terminal emulator that reads the screen.
+"""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pyte
+
+from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
+from mlxcel_cli.chat.store import ChatStore
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "tests" / "tui" / "fake_chat.py"
+TURNS = 300
+KEYS = 60
+WAIT_S = 30.0
+ANSWER = "Answer **{0}**\n\n```python\nx = {0}\n```\n\n- a\n- b\n"
+
+
+class Screen:
+    """The program in a terminal of 100 by 40."""
+
+    def __init__(self, home: str, *arguments: str) -> None:
+        environ = os.environ | {
+            "MLXCEL_HOME": home,
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm-256color",
+            "FAKE_PAUSE": "0.03",
+            "FAKE_ANSWER": "some words and more of them\n\n" * 400,
+        }
+        self._screen = pyte.Screen(100, 40)
+        self._stream = pyte.Stream(self._screen)
+        self.child = pexpect.spawn(
+            sys.executable,
+            [str(PROGRAM), "chat", *arguments],
+            env=environ,
+            dimensions=(40, 100),
+            encoding="utf-8",
+        )
+        self.child.delaybeforesend = None
+
+    def seconds_until(self, holds: Callable[[str], bool]) -> float:
+        """How long it takes until the screen's text is such."""
+        begun = time.perf_counter()
+        while not holds("\n".join(self._screen.display)):
+            if time.perf_counter() - begun > WAIT_S:
+                raise TimeoutError("\n".join(self._screen.display))
+            try:
+                self._stream.feed(self.child.read_nonblocking(1 << 16, 0.005))
+            except pexpect.TIMEOUT:
+                continue
+        return time.perf_counter() - begun
+
+
+def save_chat(home: str) -> None:
+    """Save a chat of many turns under ``home``."""
+    store = ChatStore(Path(home) / "data" / "chats.sqlite3")
+    chat = Chat(store.new_id())
+    for turn in range(TURNS):
+        message = ChatMessage(ASSISTANT, ANSWER.format(turn), finish="eos")
+        chat = chat.asked(f"question {turn}").answered(message)
+    store.save(chat)
+
+
+def key_times(screen: Screen) -> list[float]:
+    """Seconds from key to screen while an answer streams, sorted."""
+    screen.child.send("go\r")
+    screen.seconds_until(lambda text: "some words" in text)
+    times, typed = [], ""
+    for number in range(KEYS):
+        letter = "abcdefghij"[number * 7 % 10]
+        typed += letter
+        screen.child.send(letter)
+        seen = typed[-40:]
+        times.append(screen.seconds_until(lambda text, seen=seen: seen in text))
+        time.sleep(0.08)
+    return sorted(times)
+
+
+def main() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as home:
+        first = Screen(home, "--no-save")
+        print(f"first screen: {first.seconds_until(lambda text: 'sends' in text):.2f} s")
+        first.child.close(force=True)
+        save_chat(home)
+        screen = Screen(home, "--continue")
+        resumed = screen.seconds_until(lambda text: f"question {TURNS - 1}" in text)
+        print(f"chat of {TURNS} turns shown: {resumed:.2f} s")
+        times = key_times(screen)
+        screen.child.close(force=True)
+    p50, p95 = times[len(times) // 2], times[int(len(times) * 0.95)]
+    print(f"key to screen: p50 {p50 * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
