@@ -162,7 +162,9 @@ class Job:
         self.started_s = now_s
         seed = self.params.sampling.seed
         assert seed is not None
-        return Started(self.id, self.slot, self.prompt_tokens, seed, self.queue_s)
+        return Started(
+            self.id, self.slot, self.prompt_tokens, seed, self.queue_s, self.cached_tokens
+        )
 
     def decodes_since(self, now_s: float) -> None:
         """All but its newest token is read."""
@@ -230,6 +232,8 @@ class Job:
             tuple(self._tokens),
             tuple(self._logprobs),
             self.completion_tokens,
+            self.prefill_s,
+            0.0 if self.first_s is None else self.last_s - self.first_s,
         )
         self._pieces, self._tokens, self._logprobs = [], [], []
         return delta

@@ -46,6 +46,8 @@ class Started:
     seed: int
     queue_s: float
     """How long it waited."""
+    cached_tokens: int = 0
+    """Prompt tokens that the prompt cache had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Delta:
     """One per token when the request asked, else none."""
     completion_tokens: int
     """Tokens of the answer so far."""
+    prefill_s: float = field(default=0.0, compare=False)
+    """Seconds that reading the prompt took."""
+    decode_s: float = field(default=0.0, compare=False)
+    """Seconds from the first token to the newest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
@@ -32,6 +33,39 @@ SSE_HEADERS = {
 }
 
 
+class Teller(Protocol):
+    """Tells one response as its events come, in one API's shape."""
+
+    ping: bytes
+    """What a silent stream carries as a sign of life."""
+    failure: ApiError | None
+    """What ended the response, if that was no good end."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+
+    def lines(self, events: Iterable[ChannelEvent]) -> Iterator[bytes]:
+        """Take events; the server-sent events they make."""
+
+    def end(self) -> Iterator[bytes]:
+        """The last server-sent events."""
+
+    def whole(self) -> object:
+        """The response at once."""
+
+
+class Answerable(Protocol):
+    """A request that is ready to be submitted."""
+
+    @property
+    def asked(self) -> Asked:
+        """Its rows."""
+
+    def telling(self) -> Teller:
+        """What tells its answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A request that is ready to be submitted, and how its answer looks."""
@@ -43,9 +77,15 @@ class Plan:
     """The marks of reasoning that is told apart."""
     options: StreamOptions | None = None
 
+    def telling(self) -> "Telling":
+        """What tells its answer."""
+        return Telling(self)
+
 
 class Telling:
-    """The choices of one response as they grow."""
+    """The choices of one response of OpenAI's API as they grow."""
+
+    ping = PING
 
     def __init__(self, plan: Plan) -> None:
         self._shape = plan.shape
@@ -67,13 +107,14 @@ class Telling:
     def chunks(self, events: Iterable[ChannelEvent]) -> Iterator[msgspec.Struct]:
         """Take events; the chunks they make. A failure ends the response."""
         for event in events:
-            if isinstance(event, Refused | Failed):
-                self.failure = api_error(event.error)
-                return
-            if isinstance(event, Cancelled):
-                self.failure = api_error(EngineClosed("the request was cancelled"))
+            self.failure = failure_of(event)
+            if self.failure is not None:
                 return
             yield from self._grow(event)
+
+    def lines(self, events: Iterable[ChannelEvent]) -> Iterator[bytes]:
+        """Take events; the server-sent events they make."""
+        return map(sse_event, self.chunks(events))
 
     def end(self) -> Iterator[bytes]:
         """What follows the last chunk: counts if they were asked for, and the end mark."""
@@ -112,17 +153,26 @@ class Telling:
         return usage_so_far(self.choices, announced=self._announced, continuous=self._continuous)
 
 
-async def answer_whole(server: Server, plan: Plan) -> web.Response:
+def failure_of(event: ChannelEvent) -> ApiError | None:
+    """How an event ends a response badly; None: it does not."""
+    if isinstance(event, Refused | Failed):
+        return api_error(event.error)
+    if isinstance(event, Cancelled):
+        return api_error(EngineClosed("the request was cancelled"))
+    return None
+
+
+async def answer_whole(server: Server, plan: Answerable) -> web.Response:
     """The response in one piece.
 
     Raises:
         ApiError: the request failed.
     """
-    telling = Telling(plan)
+    telling = plan.telling()
     channel = server.worker.open(plan.asked.rows)
     try:
         while not telling.is_over:
-            for _ in telling.chunks(await channel.take(None)):
+            for _ in telling.lines(await channel.take(None)):
                 pass
     finally:
         server.worker.close(channel)
@@ -131,7 +181,9 @@ async def answer_whole(server: Server, plan: Plan) -> web.Response:
     return json_response(telling.whole())
 
 
-async def answer_stream(request: web.Request, server: Server, plan: Plan) -> web.StreamResponse:
+async def answer_stream(
+    request: web.Request, server: Server, plan: Answerable
+) -> web.StreamResponse:
     """The response as server-sent events; one write for all that a tick brought.
 
     Raises:
@@ -139,14 +191,14 @@ async def answer_stream(request: web.Request, server: Server, plan: Plan) -> web
     """
     channel = server.worker.open(plan.asked.rows)
     try:
-        return await _Stream(request, server, channel, Telling(plan)).run()
+        return await _Stream(request, server, channel, plan.telling()).run()
     finally:
         server.worker.close(channel)
 
 
 class _Stream:
     def __init__(
-        self, request: web.Request, server: Server, channel: Channel, telling: Telling
+        self, request: web.Request, server: Server, channel: Channel, telling: Teller
     ) -> None:
         self._request = request
         self._settings = server.settings
@@ -158,7 +210,7 @@ class _Stream:
     async def run(self) -> web.StreamResponse:
         telling = self._telling
         events = await self._channel.take(FIRST_EVENT_S)
-        lines = [sse_event(chunk) for chunk in telling.chunks(events)]
+        lines = list(telling.lines(events))
         if telling.failure is not None:
             raise telling.failure
         await self._response.prepare(self._request)
@@ -170,9 +222,9 @@ class _Stream:
             if telling.is_over:
                 break
             events = await self._channel.take(self._patience_s())
-            lines = [sse_event(chunk) for chunk in telling.chunks(events)]
+            lines = list(telling.lines(events))
             if not lines and self._patience_s() == 0:
-                lines = [PING]
+                lines = [telling.ping]
         await self._response.write_eof()
         return self._response
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
+
 from engine.finish import FinishCause
 from engine.outcome import Timings, TokenLogprob, TokenLogprobs
 from engine.scheduler.request import Delta, Done
@@ -111,6 +113,7 @@ def usage_body(choices: Sequence[Choice]) -> UsageBody:
 def timings_body(timings: Timings) -> TimingsBody:
     """llama.cpp's figures; the rate of writing leaves the first token out."""
     gaps = timings.predicted_n - 1
+    drafted = timings.draft_rounds > 0
     return TimingsBody(
         cache_n=timings.cache_n,
         prompt_n=timings.prompt_n,
@@ -121,6 +124,10 @@ def timings_body(timings: Timings) -> TimingsBody:
         predicted_ms=_ms(timings.predicted_s),
         predicted_per_token_ms=_ms(timings.predicted_s / gaps) if gaps > 0 else 0.0,
         predicted_per_second=round(timings.predicted_per_second, 3),
+        draft_n=timings.draft_n if drafted else UNSET,
+        draft_n_accepted=timings.draft_n_accepted if drafted else UNSET,
+        draft_rounds=timings.draft_rounds if drafted else UNSET,
+        draft_kind="prompt-lookup" if drafted else UNSET,
     )
 
 

@@ -37,6 +37,11 @@ class TimingsBody(msgspec.Struct, frozen=True):
     predicted_ms: float
     predicted_per_token_ms: float
     predicted_per_second: float
+    draft_n: int | UnsetType = UNSET
+    """Tokens that verify rounds were given; these four are there once a round ran."""
+    draft_n_accepted: int | UnsetType = UNSET
+    draft_rounds: int | UnsetType = UNSET
+    draft_kind: Literal["prompt-lookup"] | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
