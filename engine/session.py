@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.conversation import Conversation
 from engine.engine import Engine
 from engine.errors import EvalFailed
 from engine.finish import FinishCause
@@ -23,6 +22,7 @@ from engine.lookup.widths import WidthCosts
 from engine.outcome import SeqId, StepOutcome, Timings, Usage
 from engine.params import LookupPolicy, SequenceParams, SpeculationParams, seeded
 from engine.prefill import PrefillPacer, plan_prefill
+from engine.prompt_cache.cache import PromptCache
 from engine.text.row_text import RowText
 from engine.ticket import Ticket
 
@@ -101,7 +101,7 @@ class Session:
         *,
         stops: Sequence[str] = (),
         references: Sequence[ReferenceText] = (),
-        conversation: Conversation | None = None,
+        cache: PromptCache | None = None,
     ) -> Iterator[SessionEvent]:
         """Events of one answer; the last is `Answer`. Closing the iterator frees the row.
 
@@ -109,7 +109,7 @@ class Session:
             params: the request; with ``speculation`` it drafts.
             stops: stop strings.
             references: texts that drafts may also be copied from.
-            conversation: of this engine; the KV of its turns is used, and this turn's is kept.
+            cache: of this engine; the KV of earlier turns is used, and this turn's is kept.
 
         Raises:
             InvalidParams: among others, ``prompt_lookup`` where the model or the sampler is not
@@ -119,10 +119,8 @@ class Session:
         params = seeded(params)
         text = RowText(self._engine.tokenizer.decoder(), stops)
         run = _Run(params, text, references, self._clock)
-        if conversation is None:
-            seq = self._engine.open(params, text=text)
-        else:
-            seq = conversation.open(params, text)
+        rows = self._engine if cache is None else cache
+        seq = rows.open(params, text=text)
         try:
             run.cached_tokens = self._engine.cached_tokens(seq)
             if params.speculation is not None:
@@ -131,16 +129,18 @@ class Session:
             if params.max_tokens == 0:
                 run.finish = FinishCause.LENGTH
             else:
-                yield from self._prefill(seq, run, conversation)
+                yield from self._prefill(seq, run, cache)
                 yield from self._decode(seq, run)
             yield run.answer()
         finally:
-            if conversation is not None:
-                conversation.at_end(seq)
-            self._engine.close(seq)
+            if cache is None:
+                self._engine.close(seq)
+            else:
+                cache.close(seq, keeps=True)
+                cache.settle()
 
     def _prefill(
-        self, seq: SeqId, run: "_Run", conversation: Conversation | None
+        self, seq: SeqId, run: "_Run", cache: PromptCache | None
     ) -> Iterator[SessionEvent]:
         prompt_tokens = len(run.params.prompt_ids)
         done = run.cached_tokens
@@ -152,8 +152,8 @@ class Session:
             )
             piece = next(plan)
             if piece.is_last:
-                if conversation is not None:
-                    conversation.at_prompt_end(seq)
+                if cache is not None:
+                    cache.at_piece(seq, piece.start)
                 self._warm_up(seq, run)
             before = self._clock()
             outcome = self._engine.prefill(seq, piece)

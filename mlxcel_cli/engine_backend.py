@@ -27,9 +27,9 @@ from mlxcel_cli.answers import (
 from mlxcel_cli.prompt_input import PromptInput
 
 if TYPE_CHECKING:
-    from engine.conversation import Conversation
     from engine.lookup.reference import ReferenceText
     from engine.models.load import LoadedModel
+    from engine.prompt_cache.cache import PromptCache
     from engine.session import Answer, Session, SessionEvent
     from engine.text.rendered import RenderedPrompt
     from engine.text.thinking import TextPart, ThinkingFilter
@@ -46,7 +46,7 @@ class EngineBackend:
 
     def __init__(self) -> None:
         self._ready: ReadyModel | None = None
-        self._conversation: Conversation | None = None
+        self._cache: PromptCache | None = None
         self._cache_home = Path()
         self._blas = ""
 
@@ -116,12 +116,12 @@ class EngineBackend:
         self, ready: "ReadyModel", params: SequenceParams, request: AnswerRequest
     ) -> "Iterator[SessionEvent | LookupRefused]":
         """The session's events; a refused draft is told and left out."""
-        conversation = self._kept(ready) if request.reuses_kv else None
+        cache = self._kept(ready) if request.reuses_kv else None
         started = False
         try:
             references = _references(ready, params, request)
             widths = self._widths(ready, params)
-            for event in _closing(ready.session, params, request.stops, conversation, references):
+            for event in _closing(ready.session, params, request.stops, cache, references):
                 started = True
                 yield event
             if widths is not None and ready.session.width_costs is not None:
@@ -131,7 +131,7 @@ class EngineBackend:
                 raise
             yield LookupRefused(error.problem)
             plain = replace(params, speculation=None)
-            yield from _closing(ready.session, plain, request.stops, conversation)
+            yield from _closing(ready.session, plain, request.stops, cache)
 
     def _widths(self, ready: "ReadyModel", params: SequenceParams) -> "WidthCostsFile | None":
         """Where measured widths are to be kept; None when there is nothing to measure.
@@ -148,16 +148,17 @@ class EngineBackend:
             known = ready.session.width_costs = kept.load(params.speculation.max_draft)
         return kept if known is None or known.max_draft < params.speculation.max_draft else None
 
-    def _kept(self, ready: "ReadyModel") -> "Conversation":
-        from engine.conversation import Conversation
+    def _kept(self, ready: "ReadyModel") -> "PromptCache":
+        from engine.prompt_cache.cache import PromptCache
+        from engine.prompt_cache.limits import CONVERSATION
 
-        if self._conversation is None:
-            self._conversation = Conversation(ready.engine)
-        return self._conversation
+        if self._cache is None:
+            self._cache = PromptCache(ready.engine, CONVERSATION)
+        return self._cache
 
     def unload(self) -> None:
         """Free the model; idempotent."""
-        self._conversation = None
+        self._cache = None
         ready, self._ready = self._ready, None
         if ready is not None:
             ready.held.close()
@@ -167,11 +168,11 @@ def _closing(
     session: "Session",
     params: SequenceParams,
     stops: Sequence[str],
-    conversation: "Conversation | None",
+    cache: "PromptCache | None",
     references: "Sequence[ReferenceText]" = (),
 ) -> "Iterator[SessionEvent]":
     """A session's events; closing this frees the row on this thread, now."""
-    events = session.generate(params, stops=stops, references=references, conversation=conversation)
+    events = session.generate(params, stops=stops, references=references, cache=cache)
     # A generator in truth.
     with closing(cast("Generator[SessionEvent, None, None]", events)):
         yield from events

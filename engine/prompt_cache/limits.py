@@ -42,6 +42,10 @@ class CacheLimits:
             )
 
 
+CONVERSATION = CacheLimits(max_bytes=None, max_entries=3, ttl_s=None, min_tokens=1)
+"""Of one person's turns: the newest ones and a way back from an edit, for as long as they last."""
+
+
 @dataclass(slots=True)
 class CacheCounters:
     """Totals since the cache was made."""

@@ -4,13 +4,14 @@ from contextlib import suppress
 
 import pytest
 
-from engine.conversation import Conversation
 from engine.errors import ContextOverflow, EvalFailed
-from engine.params import SamplingParams, SequenceParams
+from engine.params import SamplingParams, SequenceParams, SpeculationParams
 from engine.prefill import PrefillPacer
+from engine.prompt_cache.cache import PromptCache
+from engine.prompt_cache.limits import CONVERSATION
 from engine.session import Answer, Session, TextDelta
 from tests.engine.handover_rigs import KINDS, engine_of
-from tests.engine.rigs import Watched, byte_tokenizer
+from tests.engine.rigs import Watched, byte_tokenizer, cycle_engine
 
 GLUE = (5, 6, 7)
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.9, seed=11)
@@ -31,7 +32,7 @@ class Chat:
         self.tokenizer = tokenizer
         self.engine = self.fresh()
         self.session = Session(self.engine, pacer=PrefillPacer(8))
-        self.conversation = Conversation(self.engine)
+        self.cache = PromptCache(self.engine, CONVERSATION)
 
     def fresh(self):
         engine = engine_of(self.kind)
@@ -41,8 +42,8 @@ class Chat:
     def ask(self, ids, *, written: int = 9, sampling=SAMPLED) -> tuple[Answer, tuple[int, ...]]:
         """The answer, and the ids of prompt and answer."""
         params = SequenceParams(tuple(ids), sampling=sampling, max_tokens=written)
-        kept = Keeper(self.conversation)
-        events = list(self.session.generate(params, conversation=kept))
+        kept = Keeper(self.cache)
+        events = list(self.session.generate(params, cache=kept))
         cold = list(Session(self.fresh(), pacer=PrefillPacer(8)).generate(params))
         assert events[-1].text == cold[-1].text
         return events[-1], kept.ids
@@ -50,8 +51,8 @@ class Chat:
     def stop_after(self, ids, tokens: int) -> tuple[int, ...]:
         """Break the answer off; the ids of prompt and answer so far."""
         params = SequenceParams(tuple(ids), sampling=SAMPLED, max_tokens=60)
-        kept = Keeper(self.conversation)
-        events = self.session.generate(params, conversation=kept)
+        kept = Keeper(self.cache)
+        events = self.session.generate(params, cache=kept)
         for event in events:
             if isinstance(event, TextDelta) and event.tokens >= tokens:
                 break
@@ -59,17 +60,18 @@ class Chat:
         return kept.ids
 
 
-class Keeper(Conversation):
-    """The conversation, noting the row's ids before it is closed."""
+class Keeper:
+    """The cache, noting a row's ids before it is closed."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
-        self.open = conversation.open
-        self.at_prompt_end = conversation.at_prompt_end
+    def __init__(self, cache: PromptCache) -> None:
+        self._cache = cache
+        self.open = cache.open
+        self.at_piece = cache.at_piece
+        self.settle = cache.settle
 
-    def at_end(self, seq) -> None:
-        self.ids = self._conversation._engine.ids(seq)
-        self._conversation.at_end(seq)
+    def close(self, seq, *, keeps: bool) -> None:
+        self.ids = self._cache._engine.ids(seq)
+        self._cache.close(seq, keeps=keeps)
 
 
 def prompt(tokens: int, shift: int = 3) -> tuple[int, ...]:
@@ -137,7 +139,7 @@ def test_another_conversation_starts_from_nothing(kind, tokenizer):
 def test_a_prompt_broken_off_is_not_read_twice(kind, tokenizer):
     chat = Chat(kind, tokenizer)
     params = SequenceParams(prompt(40), max_tokens=4)
-    events = chat.session.generate(params, conversation=chat.conversation)
+    events = chat.session.generate(params, cache=chat.cache)
     next(events)
     events.close()
     answer, _ = chat.ask(prompt(40))
@@ -163,7 +165,7 @@ def test_a_failed_turn_leaves_nothing_that_spoils_the_next(kind, tokenizer):
         list(
             chat.session.generate(
                 SequenceParams(ids + GLUE, sampling=SAMPLED, max_tokens=9),
-                conversation=chat.conversation,
+                cache=chat.cache,
             )
         )
     assert watched.calls == 3
@@ -177,7 +179,29 @@ def test_memory_is_of_one_conversation_and_forgetting_frees_it(kind, tokenizer):
     _, ids = chat.ask(prompt(20), written=2)
     for _ in range(4):
         _, ids = chat.ask(ids + GLUE, written=2)
-    assert len(chat.conversation._kept) <= (1 if kind in {"dense", "window as a mask"} else 3)
-    assert chat.conversation.nbytes > 0
-    chat.conversation.forget()
-    assert chat.conversation.nbytes == 0
+    stats = chat.cache.stats()
+    assert stats.entries <= CONVERSATION.max_entries
+    if kind in {"dense", "window as a mask"}:
+        assert stats.entries == 1
+        assert stats.tokens == len(ids) - 1
+    assert chat.cache.nbytes > 0
+    chat.cache.forget()
+    assert chat.cache.nbytes == 0
+
+
+@pytest.mark.parametrize("written", range(1, 15))
+def test_of_a_draft_that_ends_the_answer_only_what_was_written_is_kept(written, tokenizer):
+    engine = cycle_engine(tokenizer=tokenizer)
+    cache = PromptCache(engine, CONVERSATION)
+    ids = tuple(range(16)) * 3
+    params = SequenceParams(ids, max_tokens=written, speculation=SpeculationParams())
+    events = list(Session(engine, pacer=PrefillPacer(16)).generate(params, cache=cache))
+    answer = events[-1]
+    assert isinstance(answer, Answer)
+    assert answer.usage.completion_tokens == written
+    if written > 8:
+        assert answer.timings.draft_n_accepted > 0
+    assert cache.stats().tokens == len(ids) + written - 1
+    whole = ids + tuple(i % 16 for i in range(written)) + (0, 1)
+    seq = cache.open(SequenceParams(whole))
+    assert engine.cached_tokens(seq) == len(whole) - 3
