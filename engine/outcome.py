@@ -94,6 +94,11 @@ class Timings:
     draft_rounds: int = 0
 
     @property
+    def draft_kind(self) -> str | None:
+        """What drafted; None when no draft was verified."""
+        return "prompt-lookup" if self.draft_rounds else None
+
+    @property
     def prompt_per_second(self) -> float:
         """Prompt tokens a second; 0 when nothing was evaluated."""
         return self.prompt_n / self.prompt_s if self.prompt_s > 0 else 0.0

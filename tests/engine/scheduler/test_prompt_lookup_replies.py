@@ -1,0 +1,193 @@
+"""Replies with drafts and without: the same text, counts only where something was drafted."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from engine.finish import FinishCause
+from engine.params import SamplingParams, SequenceParams
+from engine.prompt_cache.limits import CacheLimits
+from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.state import Limits
+from tests.engine.rigs import byte_tokenizer, tiny_engine
+from tests.engine.scheduler.prompt_lookup_rigs import (
+    COPY,
+    PLAIN,
+    alphabet,
+    drafting,
+    endless,
+    params,
+    served,
+)
+from tests.engine.scheduler.scheduler_rigs import Served, Told, alone, mixed_requests
+
+LOOPING = tuple(b"the cat sat on the mat, the cat sat on the ")
+"""Tiny random models fall into loops after some tokens, which is when they copy."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+def run(one: Served, requests: list[SequenceParams]) -> list[Told]:
+    told = [one.submit(str(i), request) for i, request in enumerate(requests)]
+    one.run()
+    return told
+
+
+ENGINES = {
+    "copies": (alphabet, COPY),
+    "never copies": (endless, PLAIN),
+    "tiny": (lambda tokenizer: tiny_engine(tokenizer=tokenizer), LOOPING),
+}
+
+
+@pytest.mark.parametrize("concurrent", [1, 2, 4])
+@pytest.mark.parametrize("name", list(ENGINES))
+@pytest.mark.parametrize("policy", ["fixed", "graded", "gated"])
+def test_replies_are_the_same_on_and_off_alone_and_together(tokenizer, name, concurrent, policy):
+    make, prompt = ENGINES[name]
+    requests = [params(prompt[i:], 60) if i < len(prompt) else params((i,), 60) for i in range(4)]
+    requests = requests[:concurrent]
+    solo = [alone(make(tokenizer), one)[0] for one in requests]
+    off = run(Served(make(tokenizer), parallel=4), requests)
+    on = run(served(make(tokenizer), drafting(policy)), requests)
+    assert [one.text for one in on] == [one.text for one in off] == solo
+    assert [one.done.usage for one in on] == [one.done.usage for one in off]
+    assert all(one.done.timings.draft_rounds == 0 for one in off)
+    if name == "copies":
+        assert all(one.done.timings.draft_n_accepted > 0 for one in on)
+
+
+def test_sampled_and_penalised_rows_are_drafted_and_write_the_same(tokenizer):
+    requests = mixed_requests(12)
+    off = run(Served(tiny_engine(tokenizer=tokenizer), parallel=4), requests)
+    on = run(served(tiny_engine(tokenizer=tokenizer)), requests)
+    assert [one.text for one in on] == [one.text for one in off]
+    assert [one.done.finish for one in on] == [one.done.finish for one in off]
+
+
+def test_random_company_that_comes_and_goes_changes_no_reply(tokenizer):
+    """Admission and ends of neighbours during rounds, cancels among them."""
+    random = np.random.default_rng(7)
+    make = alphabet
+    one = served(make(tokenizer), drafting(max_batch=3), parallel=3)
+    asked: dict[str, SequenceParams] = {}
+    cancelled = set()
+    for i in range(24):
+        start = int(random.integers(0, 24))
+        tail = tuple((start + j) % 24 for j in range(int(random.integers(3, 40))))
+        asked[str(i)] = params(tail, int(random.integers(1, 70)))
+        one.submit(str(i), asked[str(i)])
+        for _ in range(int(random.integers(0, 6))):
+            one.tick()
+        if random.random() < 0.2:
+            cancelled.add(str(i))
+            one.scheduler.cancel(str(i))
+    one.run()
+    drafted = 0
+    for id_, request in asked.items():
+        told = one.told[id_]
+        expected = [(request.prompt_ids[-1] + 1 + j) % 24 for j in range(request.max_tokens)]
+        if id_ in cancelled:
+            assert told.tokens == expected[: len(told.tokens)]
+        else:
+            assert told.tokens == expected
+            assert told.done.finish is FinishCause.LENGTH
+            drafted += told.done.timings.draft_n_accepted
+    assert drafted > 100
+
+
+# -- who is not drafted
+
+
+class AllowsAll:
+    """A hook that decides nothing."""
+
+    def mask(self, ids):
+        return None
+
+    def finish(self, ids):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("reason", "sampling", "extra"),
+    [
+        ("structured-output", {}, {"hooks": AllowsAll()}),
+        ("logprobs", {"logprobs": 2}, {}),
+        ("extended-chain", {"mirostat": 2, "seed": 1}, {}),
+        ("extended-chain", {"dynatemp_range": 0.5, "temperature": 0.5, "seed": 1}, {}),
+        ("opted-out", {}, {"is_speculative": False}),
+    ],
+)
+def test_a_request_that_is_not_eligible_decodes_plainly_and_the_log_says_why(
+    tokenizer, caplog, reason, sampling, extra
+):
+    asked = params(COPY, 40, sampling=SamplingParams(**sampling))
+    off = Served(alphabet(tokenizer), parallel=4)
+    plain = off.submit("a", asked, **extra)
+    off.run()
+    with caplog.at_level(logging.DEBUG, "engine.scheduler"):
+        one = served(alphabet(tokenizer))
+        told = one.submit("a", asked, **extra)
+        eligible = one.submit("b", params(COPY, 40))
+        one.run()
+    assert told.text == plain.text
+    assert told.done.timings.draft_rounds == 0
+    assert told.done.timings.draft_kind is None
+    assert eligible.done.timings.draft_rounds > 0
+    (line,) = [one for one in caplog.records if "without prompt lookup" in one.message]
+    assert line.levelno == logging.DEBUG
+    assert line.message == f"request a decodes without prompt lookup: {reason}"
+
+
+def test_a_model_whose_kv_cannot_be_cut_decodes_plainly(tokenizer, caplog):
+    """mlx-lm#1446: such rows cannot drop rejected tokens."""
+    off = Served(tiny_engine("hybrid", tokenizer=tokenizer), parallel=4)
+    plain = off.submit("a", params(LOOPING, 30))
+    off.run()
+    with caplog.at_level(logging.DEBUG, "engine.scheduler"):
+        one = served(tiny_engine("hybrid", tokenizer=tokenizer))
+        told = one.submit("a", params(LOOPING, 30))
+        one.run()
+    assert told.text == plain.text
+    assert told.done.timings.draft_rounds == 0
+    assert "not-trimmable" in caplog.text
+
+
+def test_without_the_setting_nobody_drafts(tokenizer):
+    one = Served(alphabet(tokenizer), parallel=4)
+    told = one.submit("a", params(COPY, 40))
+    one.run()
+    assert told.done.timings.draft_rounds == 0
+    assert one.scheduler.stats().counters.verify_rounds == 0
+
+
+# -- with the prompt cache
+
+
+@pytest.mark.parametrize("stop", [(), ("\x10",)])
+def test_what_a_round_did_not_commit_is_not_remembered(tokenizer, stop):
+    """A second turn on the KV of a drafted one equals the turn read anew."""
+    settings = {"prompt_cache": CacheLimits(min_tokens=4)}
+    engine = tiny_engine(tokenizer=tokenizer)
+    one = served(engine, settings=settings)
+    first = one.submit("a", params(LOOPING, 50), stops=stop)
+    one.run()
+    for _ in range(50):
+        one.tick()
+    turn = params((*LOOPING, *first.tokens, *b" and then the cat sat"), 30)
+    warm = one.submit("b", turn)
+    one.run()
+    cold = Served(tiny_engine(tokenizer=tokenizer), parallel=4)
+    plain = cold.submit("b", turn)
+    cold.run()
+    assert warm.done.usage.cached_tokens > len(LOOPING)
+    assert warm.text == plain.text
+
+
+def test_settings_are_off_by_default():
+    assert SchedulerSettings(Limits()).lookup is None
