@@ -23,6 +23,16 @@ def complete_policies(incomplete: str) -> list[str]:
     return [policy for policy in LookupPolicy if policy.startswith(incomplete)]
 
 
+POLICY: Any = typer.Option(
+    "--prompt-lookup-policy", metavar="POLICY", rich_help_panel=LOOKUP,
+    autocompletion=complete_policies,
+    help="How long drafts are: auto weighs what was right so far against what a draft "
+    "costs here; graded and gated follow what was right; fixed never adapts. "
+    "Default: auto.",
+)  # fmt: skip
+"""The option that ``serve`` has too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupOptions:
     """Whether answers are drafted from the context, and how far."""
@@ -58,14 +68,8 @@ class LookupOptions:
     ] = None  # fmt: skip
     prompt_lookup_policy: Annotated[
         str | None,
-        typer.Option(
-            "--prompt-lookup-policy", metavar="POLICY", rich_help_panel=LOOKUP,
-            autocompletion=complete_policies,
-            help="How long drafts are: auto weighs what was right so far against what a draft "
-            "costs here; graded and gated follow what was right; fixed never adapts. "
-            "Default: auto.",
-        ),
-    ] = None  # fmt: skip
+        POLICY,
+    ] = None
     lookup_file: Annotated[
         list[Path] | None,
         typer.Option(

@@ -5,13 +5,14 @@ this table. None means "not given"; ``mlxcel_cli/serve/settings.py`` then takes 
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from mlxcel_cli.draft_options import DraftOptions
 from mlxcel_cli.options import NETWORK, ApiKeys
+from mlxcel_cli.setting import Change, Setting
 
 SERVED = "What is served"
 BATCH = "Batch"
@@ -19,29 +20,8 @@ CACHE = "Prompt cache"
 LIFE = "Life and streams"
 
 
-class Change(StrEnum):
-    """When a setting may change."""
-
-    START_UP = "start-up"
-    """It is used while the server starts."""
-    READ_ONLY = "read-only"
-    """It is in force while the server runs, and stays."""
-    CHANGEABLE = "changeable"
-    """``POST /v1/settings`` changes it at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What the table says of an option beside its spelling and help."""
-
-    change: Change
-    default: object
-    is_secret: bool = False
-    """Whether pages say only that it is set."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
+class ServeOptions(DraftOptions):
     """The options of ``serve`` that no other command has."""
 
     host: Annotated[
@@ -319,6 +299,22 @@ class ServeOptions:
             "signal ends them at once. Default: 5.",
         ),
         Setting(Change.CHANGEABLE, 5.0),
+    ] = None  # fmt: skip
+    endpoint_slots: Annotated[
+        bool | None,
+        typer.Option(
+            "--slots/--no-slots", rich_help_panel=LIFE,
+            help="Show at GET /slots what each slot does. Default: --slots.",
+        ),
+        Setting(Change.READ_ONLY, default=True),
+    ] = None  # fmt: skip
+    endpoint_props: Annotated[
+        bool | None,
+        typer.Option(
+            "--props/--no-props", rich_help_panel=LIFE,
+            help="Take POST /props, which changes nothing; GET /props is always there.",
+        ),
+        Setting(Change.READ_ONLY, default=False),
     ] = None  # fmt: skip
     sse_ping_interval: Annotated[
         float | None,

@@ -209,6 +209,7 @@ class BatchScheduler:
             kv_positions=shape.positions,
             kv_budget_positions=self.settings.kv_budget_tokens,
             cache=self._doors.stats(),
+            width_costs=self._lookup.width_costs,
         )
 
     def forget_prompts(self) -> None:

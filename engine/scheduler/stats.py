@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from engine.finish import FinishCause
+from engine.lookup.widths import WidthCosts
 from engine.outcome import StepOutcome, VerifyOutcome
 from engine.prompt_cache.limits import CacheStats
 from engine.scheduler.admission import WaitReason
@@ -108,6 +109,8 @@ class SchedulerStats:
     kv_budget_positions: int | None
     cache: CacheStats | None = None
     """The prompt cache, if there is one."""
+    width_costs: WidthCosts | None = None
+    """What verify rounds cost here, where that is known."""
 
     @property
     def slots_free(self) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.models.progress import Progress
     from engine.prefill import PrefillPacer
     from engine.scheduler.scheduler import BatchScheduler
+    from engine.scheduler.settings import LookupSettings
     from mlxcel_cli.answers import ModelRequest
     from mlxcel_cli.model_loading import ReadyModel
     from mlxcel_cli.serve.settings import ServeSettings
@@ -109,8 +110,23 @@ class Host:
         from engine.scheduler.scheduler import BatchScheduler
 
         pipelined = not self._request.settings.machine.force_sync
-        settings = self._settings.scheduler(budget, pipelined=pipelined)
+        lookup = self._lookup(ready)
+        settings = self._settings.scheduler(budget, pipelined=pipelined, lookup=lookup)
         return BatchScheduler(ready.engine, settings, pacer=pacer)
+
+    def _lookup(self, ready: ReadyModel) -> LookupSettings | None:
+        """How its answers are drafted, at the prices that are known by now."""
+        from engine.scheduler.settings import LookupSettings
+
+        speculation = self._settings.speculation
+        if speculation is None:
+            return None
+        return LookupSettings(
+            speculation,
+            max_batch=self._settings.prompt_lookup_max_batch,
+            builds_kernels=ready.device != "cpu",
+            width_costs=ready.session.width_costs,
+        )
 
     def _kv_budget(self, ready: ReadyModel) -> int | None:
         """Tokens of KV that all rows together may take."""
@@ -142,4 +158,6 @@ class Host:
         )
         while not scheduler.idle:
             scheduler.tick()
+        # Each load measures once, and its session keeps what was measured.
+        ready.session.width_costs = scheduler.stats().width_costs
         scheduler.close()

@@ -7,21 +7,31 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InvalidParams
+from engine.params import LookupPolicy, SpeculationParams
 from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.preemption import PreemptionPolicy
-from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.settings import LookupSettings, SchedulerSettings
 from engine.scheduler.state import Limits
-from mlxcel_cli.serve_options import Change, ServeOptions, settings_table
+from mlxcel_cli.serve_options import ServeOptions, settings_table
+from mlxcel_cli.setting import Change
 
 ACCESS_LOGS = ("plain", "json", "off")
 REASONING_FORMATS = ("auto", "deepseek", "none")
 KV_AUTO = "auto"
+DRAFT_KINDS = ("prompt-lookup",)
+MAX_DRAFT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """One value for every row of the table; meanings stand there."""
 
+    draft_kind: str | None
+    draft_model: str | None
+    draft_block_size: int
+    prompt_lookup_max_batch: int
+    prompt_lookup_policy: str
+    spec_type: str | None
     host: str
     port: int
     unix: Path | None
@@ -55,6 +65,8 @@ class ServeSettings:
     warmup: bool
     idle_unload: float
     drain_timeout: float
+    endpoint_slots: bool
+    endpoint_props: bool
     sse_ping_interval: float
     slow_reader_timeout: float
 
@@ -65,10 +77,17 @@ class ServeSettings:
         _check_choice("--reasoning-format", self.reasoning_format, REASONING_FORMATS)
         policies = tuple(policy.value for policy in PreemptionPolicy)
         _check_choice("--preemption-policy", self.preemption_policy, policies)
+        _check_drafts(self)
         if (self.ssl_cert_file is None) != (self.ssl_key_file is None):
             raise InvalidParams("--ssl-cert-file", "and --ssl-key-file are given together")
 
-    def scheduler(self, kv_budget_tokens: int | None, *, pipelined: bool) -> SchedulerSettings:
+    def scheduler(
+        self,
+        kv_budget_tokens: int | None,
+        *,
+        pipelined: bool,
+        lookup: LookupSettings | None = None,
+    ) -> SchedulerSettings:
         """The part that the scheduler keeps to."""
         policy = PreemptionPolicy(self.preemption_policy) if self.enable_preemption else None
         return SchedulerSettings(
@@ -80,8 +99,17 @@ class ServeSettings:
             queue_depth=self.max_queue_depth,
             kv_budget_tokens=kv_budget_tokens,
             prompt_cache=self.cache_limits,
+            lookup=lookup,
             is_pipelined=pipelined,
         )
+
+    @property
+    def speculation(self) -> SpeculationParams | None:
+        """How the server drafts; None: it does not."""
+        if self.draft_kind is None or self.spec_type is not None:
+            return None
+        policy = LookupPolicy(self.prompt_lookup_policy)
+        return SpeculationParams(max_draft=self.draft_block_size, policy=policy)
 
     @property
     def cache_limits(self) -> CacheLimits | None:
@@ -190,6 +218,7 @@ def _check_numbers(settings: ServeSettings) -> None:
         "port": 0,
         "max_body_bytes": 1,
         "parallel": 1,
+        "prompt_lookup_max_batch": 1,
         "max_queue_depth": 0,
         "prompt_cache_bytes": 1,
         "prompt_cache_entries": 1,
@@ -215,6 +244,23 @@ def _check_numbers(settings: ServeSettings) -> None:
     budget = settings.kv_cache_budget
     if budget != KV_AUTO and not (budget.isdecimal() and int(budget)):
         raise InvalidParams("--kv-cache-budget", f"must be auto or a number above 0, got {budget}")
+
+
+def _check_drafts(settings: ServeSettings) -> None:
+    if settings.draft_kind is not None:
+        _check_choice("--draft-kind", settings.draft_kind, DRAFT_KINDS)
+    if settings.draft_model is not None:
+        raise InvalidParams(
+            "--draft-model",
+            "is not supported: drafts come without a second model (--draft-kind prompt-lookup)",
+        )
+    if settings.spec_type is not None:
+        _check_choice("--spec-type", settings.spec_type, ("none",))
+    _check_choice("--prompt-lookup-policy", settings.prompt_lookup_policy, tuple(LookupPolicy))
+    if not 1 <= settings.draft_block_size <= MAX_DRAFT:
+        raise InvalidParams(
+            "--draft-block-size", f"must be from 1 to {MAX_DRAFT}, got {settings.draft_block_size}"
+        )
 
 
 def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:

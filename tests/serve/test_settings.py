@@ -8,7 +8,8 @@ from engine.errors import InvalidParams
 from mlxcel_cli.command_tree import command_tree
 from mlxcel_cli.config import setting_types
 from mlxcel_cli.serve.settings import ServeSettings, settings_report, settle
-from mlxcel_cli.serve_options import Change, ServeOptions, settings_table
+from mlxcel_cli.serve_options import ServeOptions, settings_table
+from mlxcel_cli.setting import Change
 
 TABLE = settings_table()
 
