@@ -1,6 +1,5 @@
 """The chat around its turns: saved chats, files, commands, keys, questions, themes."""
 
-
 import pytest
 
 from mlxcel_cli.answers import Piece
