@@ -5,13 +5,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from engine.engine import Engine
 from engine.errors import InvalidParams, UnsupportedModel
 from engine.lookup.widths import WidthCosts
 from engine.models.reference import reference_tokens
 from engine.outcome import SeqId
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from engine.parity import Arm, ArmUnfit, ParityRequest
+from engine.parity_engine import NotingEngine
+from engine.parity_scheduler import SCHEDULER_ARMS
 from engine.prefill import PrefillPacer, plan_prefill
 from engine.session import Session
 
@@ -48,7 +49,7 @@ def lookup_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, .
 
 def batch_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
     """The request among rows of other lengths and samplers that come and go beside it."""
-    engine = _Noting(loaded, request)
+    engine = NotingEngine(loaded, request)
     traffic = _Traffic(engine, request)
     company = [traffic.next_row() for _ in range(request.batch - 1)]
     seq = _begun(engine, request.params, request)
@@ -80,7 +81,7 @@ def cached_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, .
     """
     if len(request.prompt_ids) < 2:
         raise ArmUnfit("the prompt is too short to be cached")
-    engine = _Noting(loaded, request)
+    engine = NotingEngine(loaded, request)
     body = replace(request.params, max_tokens=1, prompt_ids=request.prompt_ids[:-1])
     last = replace(body, prompt_ids=(*body.prompt_ids, body.prompt_ids[-1]))
     source = engine.open(last)
@@ -102,7 +103,7 @@ def restored_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int,
     Raises:
         ArmUnfit: the family's KV cannot be taken out.
     """
-    engine = _Noting(loaded, request)
+    engine = NotingEngine(loaded, request)
     seq = _begun(engine, request.params, request)
     while not engine.is_closed(seq):
         for _ in range(RESTORED_EVERY):
@@ -112,7 +113,7 @@ def restored_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int,
             snapshot = engine.snapshot(seq)
         except UnsupportedModel as error:
             raise ArmUnfit(str(error)) from error
-        engine = _Noting(loaded, request)
+        engine = NotingEngine(loaded, request)
         seq = engine.restore(snapshot)
     return engine.answer_to(seq)
 
@@ -151,33 +152,11 @@ ENGINE_ARMS: MappingProxyType[str, Arm] = MappingProxyType(
         "lookup": lookup_tokens,
         "cached": cached_tokens,
         "restored": restored_tokens,
+        **SCHEDULER_ARMS,
         "mlx-lm": mlx_lm_tokens,
     }
 )
 """By name; the first is what the others are held against."""
-
-
-class _Noting(Engine):
-    """An engine that keeps the answers of the rows it closes."""
-
-    def __init__(self, loaded: "LoadedModel", request: ParityRequest) -> None:
-        super().__init__(loaded, context_tokens=request.context_tokens)
-        self._prompt_tokens = len(request.prompt_ids)
-        self._closed: dict[SeqId, tuple[int, ...]] = {}
-
-    def close(self, seq: SeqId) -> None:
-        """Note the row's ids, then free it."""
-        if not self.is_closed(seq):
-            self._closed[seq] = self.ids(seq)
-        super().close(seq)
-
-    def is_closed(self, seq: SeqId) -> bool:
-        """Whether the row was closed here."""
-        return seq in self._closed
-
-    def answer_to(self, seq: SeqId) -> tuple[int, ...]:
-        """What a closed row of the request wrote."""
-        return self._closed[seq][self._prompt_tokens :]
 
 
 def _session_tokens(
@@ -187,7 +166,7 @@ def _session_tokens(
     *,
     pipelined: bool = True,
 ) -> tuple[int, ...]:
-    engine = _Noting(loaded, request)
+    engine = NotingEngine(loaded, request)
     draft = 0 if params.speculation is None else params.speculation.max_draft
     session = Session(
         engine,
@@ -201,14 +180,14 @@ def _session_tokens(
     return engine.answer_to(SeqId(0))
 
 
-def _begun(engine: _Noting, params: SequenceParams, request: ParityRequest) -> SeqId:
+def _begun(engine: NotingEngine, params: SequenceParams, request: ParityRequest) -> SeqId:
     """A row whose prompt was read; closed if its first token was its last."""
     seq = engine.open(params)
     _read_prompt(engine, seq, len(params.prompt_ids), request.chunk_tokens)
     return seq
 
 
-def _read_prompt(engine: _Noting, seq: SeqId, prompt_tokens: int, chunk_tokens: int) -> None:
+def _read_prompt(engine: NotingEngine, seq: SeqId, prompt_tokens: int, chunk_tokens: int) -> None:
     for piece in plan_prefill(
         prompt_tokens=prompt_tokens,
         cached_tokens=engine.cached_tokens(seq),
@@ -221,7 +200,7 @@ def _read_prompt(engine: _Noting, seq: SeqId, prompt_tokens: int, chunk_tokens: 
             engine.close(seq)
 
 
-def _stepped(engine: _Noting, seq: SeqId) -> bool:
+def _stepped(engine: NotingEngine, seq: SeqId) -> bool:
     """One more token; whether it was the last, and the row is closed."""
     (outcome,) = engine.step([seq])
     if outcome.error is not None:
@@ -231,7 +210,7 @@ def _stepped(engine: _Noting, seq: SeqId) -> bool:
     return outcome.is_final
 
 
-def _finished(engine: _Noting, seq: SeqId, request: ParityRequest) -> tuple[int, ...]:
+def _finished(engine: NotingEngine, seq: SeqId, request: ParityRequest) -> tuple[int, ...]:
     _read_prompt(engine, seq, len(request.prompt_ids), request.chunk_tokens)
     while not engine.is_closed(seq):
         _stepped(engine, seq)
@@ -248,7 +227,7 @@ class _Traffic:
         lambda number: SamplingParams(repetition_penalty=1.3, frequency_penalty=0.2, seed=number),
     )
 
-    def __init__(self, engine: _Noting, request: ParityRequest) -> None:
+    def __init__(self, engine: NotingEngine, request: ParityRequest) -> None:
         self._engine = engine
         self._request = request
         self._number = 0

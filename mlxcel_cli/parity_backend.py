@@ -27,10 +27,12 @@ Requests = list[tuple[int, "ParityRequest"]]
 
 
 def known_arms() -> Mapping[str, "Arm"]:
-    """Every arm by its name, in order; front ends that answer in their own way add theirs here."""
+    """Every arm by its name, in order."""
     from engine.parity_arms import ENGINE_ARMS
+    from mlxcel_cli.parity_fronts import FRONT_ARMS
 
-    return ENGINE_ARMS
+    engine, *others = ENGINE_ARMS.items()
+    return dict((engine, *FRONT_ARMS.items(), *others))
 
 
 def compared(

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
 from queue import SimpleQueue
+from typing import Protocol
 
 from engine.errors import EngineClosed, EngineUnhealthy
 from engine.models.progress import Progress
 from engine.scheduler.request import Cancelled, Done, Failed, ScheduledRequest
 from engine.scheduler.stats import SchedulerPhase, SchedulerStats
-from mlxcel_cli.engine_thread import EngineThread
+from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.serve.channel import Channel
 from mlxcel_cli.serve.engine_loop import EngineLoop, Load
 from mlxcel_cli.serve.errors import loading_error
@@ -50,22 +51,43 @@ class Phase(StrEnum):
     """The engine thread is gone."""
 
 
+class EngineRunner(Protocol):
+    """`EngineThread`, as far as it is used here."""
+
+    def stream(self, make: Callable[[Emit[None]], Iterator[None]]) -> object:
+        """Run a job on the engine's thread, without waiting for it."""
+
+    def close(self) -> None:
+        """Let the thread end after its job."""
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for its end; whether it has ended."""
+
+
 class EngineWorker:
     """Requests in, events out, on the event loop; the engine thread does the work.
 
     Args:
         load: brings the model, on the engine thread.
         on_progress: told how far a load is.
+        make_thread: gives the thread that MLX belongs to.
     """
 
-    def __init__(self, load: Load, *, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(
+        self,
+        load: Load,
+        *,
+        on_progress: Callable[[Progress], None],
+        make_thread: Callable[[], EngineRunner] = EngineThread,
+    ) -> None:
         self._load = load
+        self._make_thread = make_thread
         self._on_progress = on_progress
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._channels: dict[str, Channel] = {}
         self._is_draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: EngineThread | None = None
+        self._thread: EngineRunner | None = None
         self._loaded = asyncio.Event()
         self._drained = asyncio.Event()
         self.model: ServedModel | None = None
@@ -85,7 +107,7 @@ class EngineWorker:
             EngineError, OSError: why there is none.
         """
         self._loop = asyncio.get_running_loop()
-        self._thread = EngineThread()
+        self._thread = self._make_thread()
         engine = EngineLoop(self._load, self._inbox, self._tell)
 
         def run() -> Iterator[None]:

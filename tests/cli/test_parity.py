@@ -115,7 +115,7 @@ def test_prompts_come_from_a_file_one_a_line(folder, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--arms", "engine,nonsense"], "--arms: 'nonsense' is none of engine, sync"),
+        (["--arms", "engine,nonsense"], "--arms: 'nonsense' is none of engine, generate"),
         (["--arms", "engine"], "--arms: name more"),
         (["--cases", "hot"], "--cases: 'hot' is none of greedy, penalised, seeded"),
         (["--gap", "-1"], "--gap: must be 0 or more"),

@@ -49,7 +49,10 @@ def test_every_arm_of_the_engine_writes_the_same_tokens(family, context, tmp_pat
     assert len(pairs) == 3 * (len(ENGINE_ARMS) - 1)
     assert [pair for pair in pairs if pair.is_decided] == []
     unrun = {pair.arms[1] for pair in pairs if pair.not_run}
-    assert unrun == ({"mlx-lm", "lookup"} if family == "hybrid" else {"mlx-lm"})
+    # Sixteen tokens of a model that knows nothing repeat too little to be drafted.
+    assert unrun - {"scheduler-lookup"} == (
+        {"mlx-lm", "lookup"} if family == "hybrid" else {"mlx-lm"}
+    )
     compared = [pair for pair in pairs if not pair.not_run and pair.divergence is None]
     assert len(compared) >= 12
     assert min(pair.tokens[0] for pair in compared) >= 1
