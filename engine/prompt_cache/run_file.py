@@ -135,15 +135,15 @@ def read_run(path: Path, key: RunKey) -> RowSnapshot:
         OSError: it cannot be read.
     """
     content = path.read_bytes()
-    body = memoryview(content)[:-DIGEST_BYTES]
     if not content.startswith(MAGIC):
         raise SnapshotCorrupt(path, "is no file of a prompt cache")
-    if hashlib.sha256(body).digest() != content[-DIGEST_BYTES:]:
+    body = np.frombuffer(content, np.uint8)[:-DIGEST_BYTES]
+    if hashlib.sha256(body.data).digest() != content[-DIGEST_BYTES:]:
         raise SnapshotCorrupt(path, "is damaged: its checksum is another")
     begin = len(MAGIC) + LENGTH_BYTES
     end = begin + int.from_bytes(content[len(MAGIC) : begin], "little")
     try:
-        header = json.loads(bytes(body[begin:end]))
+        header = json.loads(content[begin:end])
         if (header["version"], header["path"]) != (VERSION, key.path):
             raise SnapshotCorrupt(path, "is of another version, or of other tokens")
         if (header["start"], header["stop"]) != (key.start, key.stop):
@@ -156,11 +156,11 @@ def read_run(path: Path, key: RunKey) -> RowSnapshot:
     return RowSnapshot(key.stop - key.start, layers, overshoot, is_whole=is_whole)
 
 
-def _arrays(content: memoryview, shapes: list[Any]) -> Iterator[mx.array]:
+def _arrays(content: np.ndarray, shapes: list[Any]) -> Iterator[mx.array]:
     at = 0
     for dtype, shape in shapes:
         kind = getattr(mx, dtype)
         size = int(np.prod(shape)) * kind.size
-        flat = mx.array(np.frombuffer(content[at : at + size], np.uint8))
+        flat = mx.array(content[at : at + size])
         yield flat.view(kind).reshape(shape)
         at += size
