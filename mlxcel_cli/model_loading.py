@@ -98,6 +98,7 @@ def _start(
         loaded,
         context_tokens=request.context_tokens,
         clear_every=clear_interval(device.kind, machine.cache_clear_interval),
+        compiled=device.kind != "cpu",
         unmeasured_policy=LookupPolicy.GATED if device.kind == "cuda" else LookupPolicy.GRADED,
     )
     session = Session(

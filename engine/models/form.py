@@ -51,6 +51,8 @@ class Stored:
     """Of most floating tensors of the checkpoint."""
     on_cpu: bool
     available_bytes: int
+    declared: mx.Dtype | None = None
+    """The 16-bit type the model says it computes in; a converted GGUF stores float32 beside it."""
 
 
 def parse_dtype(name: str | None) -> mx.Dtype | None:
@@ -96,6 +98,11 @@ def _choose_on_gpu(stored: Stored, form: WeightForm, dtype: mx.Dtype | None) -> 
         )
     if dense and stored.packed:
         return FormChoice(dense=True, dtype=stored.dtype, note="dense weights, as asked")
+    if stored.dtype == mx.float32 and stored.declared is not None:
+        named = dtype_name(stored.declared)
+        return FormChoice(
+            dense=dense, dtype=stored.declared, note=f"{kind} weights in {named}, the model's own"
+        )
     return FormChoice(dense=dense, dtype=None, note=f"{kind} weights as the checkpoint has them")
 
 

@@ -143,6 +143,10 @@ def load(
     )
 
 
+_DECLARED = {"float16": mx.float16, "bfloat16": mx.bfloat16}
+"""``torch_dtype`` of a config, where it is a 16-bit one."""
+
+
 def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planned:
     _refuse_unknown_quantization(config)
     model_class, model_args = model_classes(config)
@@ -154,7 +158,8 @@ def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planne
         if hasattr(model, "sanitize"):
             weights = model.sanitize(weights)
     packings = find_packings(model, weights, folder)
-    choice = _choose(model, weights, packings, options)
+    declared = _DECLARED.get(str(config.get("torch_dtype") or config.get("dtype")))
+    choice = _choose(model, weights, packings, options, declared)
     if choice.dense:
         unpack(weights, packings, choice.dtype)
         packings = {}
@@ -168,7 +173,11 @@ def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planne
 
 
 def _choose(
-    model: Any, weights: dict[str, mx.array], packings: dict[str, Packing], options: LoadOptions
+    model: Any,
+    weights: dict[str, mx.array],
+    packings: dict[str, Packing],
+    options: LoadOptions,
+    declared: mx.Dtype | None,
 ) -> FormChoice:
     on_cpu = mx.default_device() == mx.cpu
     available = options.available_bytes
@@ -180,6 +189,7 @@ def _choose(
         dtype=main_dtype(weights.values()),
         on_cpu=on_cpu,
         available_bytes=available or 0,
+        declared=declared,
     )
     return choose_form(stored, options.form, parse_dtype(options.dtype))
 

@@ -1,5 +1,7 @@
 """Tests of engine/models/form.py."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import pytest
 
@@ -36,6 +38,22 @@ AUTO, DENSE, QUANTIZED = WeightForm.AUTO, WeightForm.DENSE, WeightForm.QUANTIZED
         pytest.param(stored(gib=1), AUTO, mx.bfloat16, False, mx.bfloat16, id="cpu: half does not"),
         pytest.param(stored(), QUANTIZED, mx.float16, False, mx.float16, id="cpu: scales as asked"),
         pytest.param(stored(on_cpu=False), AUTO, None, False, None, id="gpu: as it is"),
+        pytest.param(
+            replace(stored(on_cpu=False), dtype=mx.float32, declared=mx.float16),
+            AUTO,
+            None,
+            False,
+            mx.float16,
+            id="gpu: a converted file's float32 scales become the model's own 16 bits",
+        ),
+        pytest.param(
+            replace(stored(on_cpu=False), dtype=mx.float32),
+            AUTO,
+            None,
+            False,
+            None,
+            id="gpu: float32 stays where the model says nothing else",
+        ),
         pytest.param(
             stored(packed=False, on_cpu=False), AUTO, None, True, None, id="gpu: dense as it is"
         ),
