@@ -248,7 +248,6 @@ def test_a_backend_that_fails_under_a_takeover_ends_that_request_alone(
 def test_a_long_row_is_copied_run_by_run_between_the_steps_of_others(tokenizer):
     clock = Clock(1.0)  # each look takes a second, so a tick copies one run
     server = served("dense", tokenizer, clock=clock, chunk=64)
-    server._check = lambda: None  # rows that are copied are open without a slot
     neighbour = server.submit("neighbour", params(prompt(8, 1), written=60))
     told = server.submit("long", params(SYSTEM + prompt(250), written=2))
     seen = []
@@ -263,7 +262,6 @@ def test_a_long_row_is_copied_run_by_run_between_the_steps_of_others(tokenizer):
 
 def test_who_comes_while_a_row_is_copied_finds_all_of_it(tokenizer):
     server = served("dense", tokenizer, clock=Clock(1.0), chunk=64)
-    server._check = lambda: None
     ids = SYSTEM + prompt(250)
     told = server.submit("long", params(ids, written=2))
     while not told.is_over:
@@ -321,3 +319,23 @@ def test_counts_tell_what_was_found(tokenizer):
     assert (counters.lookups, counters.hits) == (2, 1)
     assert (counters.lookup_tokens, counters.hit_tokens) == (100, 49)
     assert (counters.donations, counters.donated_tokens) == (2, 55)
+
+
+def test_sixty_four_conversations_that_overflow_the_cache_stay_under_its_bound(tokenizer):
+    bound = 400_000
+    server = served("dense", tokenizer, limits(max_bytes=bound))
+    texts = [SYSTEM + prompt(12, i) for i in range(64)]
+    for turn in range(2):
+        told = {}
+        for i, ids in enumerate(texts):
+            told[i] = server.submit(f"{turn}/{i}", params(ids, written=2))
+            if i % 4 == 3:
+                while not server.scheduler.idle:
+                    server.tick()
+                    assert cache_of(server).nbytes <= bound
+        texts = [ids + tuple(told[i].tokens) + (i,) for i, ids in enumerate(texts)]
+    stats = cache_of(server).stats()
+    assert stats.counters.evicted_bytes > 0
+    assert stats.counters.faults == 0
+    # The system prompt is in use by all of them, and stays.
+    assert stats.counters.hits >= 2 * 64 - 4
