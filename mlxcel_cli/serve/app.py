@@ -12,7 +12,10 @@ from mlxcel_cli.serve.middleware import (
 from mlxcel_cli.serve.routes.cache import cache_reset, cache_stats
 from mlxcel_cli.serve.routes.chat import chat_completions
 from mlxcel_cli.serve.routes.completions import completions
+from mlxcel_cli.serve.routes.messages import count_tokens, messages
 from mlxcel_cli.serve.routes.models import list_models, one_model
+from mlxcel_cli.serve.routes.native import completion, infill
+from mlxcel_cli.serve.routes.state import change_props, disabled, show_props, show_slots
 from mlxcel_cli.serve.routes.status import (
     change_settings,
     health,
@@ -21,6 +24,7 @@ from mlxcel_cli.serve.routes.status import (
     openapi_document,
     show_settings,
 )
+from mlxcel_cli.serve.routes.tokens import apply_template, detokenize, input_tokens, tokenize
 from mlxcel_cli.serve.server import SERVER, Server
 
 
@@ -45,6 +49,20 @@ def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
             web.post("/v1/chat/completions", chat_completions),
             web.post("/chat/completions", chat_completions),
             web.post("/v1/completions", completions),
+            web.post("/v1/chat/completions/input_tokens", input_tokens),
+            web.post("/v1/messages", messages),
+            web.post("/v1/messages/count_tokens", count_tokens),
+            web.post("/completion", completion),
+            web.post("/completions", completion),
+            web.post("/infill", infill),
+            web.post("/tokenize", tokenize),
+            web.post("/detokenize", detokenize),
+            web.post("/apply-template", apply_template),
+            web.get("/props", show_props),
+            web.post("/props", change_props),
+            web.get("/slots", show_slots),
+            web.route("*", "/tools", disabled),
+            web.route("*", "/cors-proxy", disabled),
             web.get("/v1/models", list_models),
             web.get("/models", list_models),
             web.get("/v1/models/{model:.+}", one_model),

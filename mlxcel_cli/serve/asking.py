@@ -12,6 +12,7 @@ from engine.prompt_cache.key import CacheUse
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
 from engine.text.rendered import RenderedPrompt
+from mlxcel_cli.serve.biases import biases_of, read_biases
 from mlxcel_cli.serve.schema.requests import ChatRequest, CompletionRequest, GenerationRequest
 from mlxcel_cli.serve.served_model import ServedModel
 
@@ -179,11 +180,17 @@ def ask(
                     priority=ticket.priority,
                     keep_texts=ticket.keep_texts,
                     cache=_cache_use(request, prompt),
+                    is_speculative=request.speculative,
                 )
             )
     seed = params.sampling.seed
     assert seed is not None
     return Asked(tuple(rows), prompts, seed)
+
+
+def default_sampling(model: ServedModel, defaults: Defaults) -> SamplingParams:
+    """How a request that says nothing about it is sampled."""
+    return _sampling(GenerationRequest(), model, defaults, None)
 
 
 def priority_of(header: str | None) -> Priority:
@@ -271,31 +278,10 @@ def _sampling(
     seed = defaults.sampling.get("seed") if request.seed is None else request.seed
     values["seed"] = None if seed == -1 else seed
     if request.logit_bias is None:
-        biases = _default_biases(defaults, model)
+        biases = biases_of(defaults.biases, model)
     else:
-        biases = _biases(request.logit_bias, model.facts.vocab_size)
+        biases = read_biases(request.logit_bias, model)
     return SamplingParams(**values, logit_bias=biases)
-
-
-def _default_biases(defaults: Defaults, model: ServedModel) -> dict[int, float]:
-    biases: dict[int, float] = {}
-    for token, value in defaults.biases:
-        ids = (token,) if isinstance(token, int) else model.tokenizer.encode(token)
-        for one in ids:
-            biases[one] = biases.get(one, 0.0) + value
-    return biases
-
-
-def _biases(written: Mapping[str, float], vocab_size: int) -> dict[int, float]:
-    biases: dict[int, float] = {}
-    for key, value in written.items():
-        token = int(key) if key.isascii() and key.isdecimal() and len(key) < 10 else -1
-        if not 0 <= token < vocab_size:
-            raise InvalidParams(
-                "logit_bias", f"{key!r} is not a token id below {vocab_size}, as a string"
-            )
-        biases[token] = value
-    return biases
 
 
 def _cache_use(request: GenerationRequest, prompt: Prompt) -> CacheUse | None:

@@ -141,11 +141,11 @@ def chat_logprobs_body(
     for place in places:
         token, raw = _named(place.chosen, tokenizer)
         top = [
-            TopLogprob(text, _finite(one.logprob), list(piece))
+            TopLogprob(text, finite(one.logprob), list(piece))
             for one in place.top
             for text, piece in [_named(one, tokenizer)]
         ]
-        content.append(TokenLogprobBody(token, _finite(place.chosen.logprob), list(raw), top))
+        content.append(TokenLogprobBody(token, finite(place.chosen.logprob), list(raw), top))
     return ChoiceLogprobs(content)
 
 
@@ -158,11 +158,11 @@ def legacy_logprobs_body(
     tokens, logprobs, tops, offsets = [], [], [], []
     for place in places:
         token, _ = _named(place.chosen, tokenizer)
-        top = {_named(one, tokenizer)[0]: _finite(one.logprob) for one in reversed(place.top)}
+        top = {_named(one, tokenizer)[0]: finite(one.logprob) for one in reversed(place.top)}
         if top:
-            top.setdefault(token, _finite(place.chosen.logprob))
+            top.setdefault(token, finite(place.chosen.logprob))
         tokens.append(token)
-        logprobs.append(_finite(place.chosen.logprob))
+        logprobs.append(finite(place.chosen.logprob))
         tops.append(dict(reversed(top.items())))
         offsets.append(offset)
         offset += len(token)
@@ -174,7 +174,8 @@ def _named(one: TokenLogprob, tokenizer: Tokenizer) -> tuple[str, bytes]:
     return piece.decode("utf-8", errors="replace"), piece
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """A log-probability that JSON can hold."""
     # The comparison is false for a NaN too.
     return logprob if logprob > LOWEST else LOWEST
 

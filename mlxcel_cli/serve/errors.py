@@ -39,6 +39,8 @@ class Fault:
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 UNAVAILABLE = "unavailable_error"
+NOT_SUPPORTED = "not_supported_error"
+"""llama.cpp's ``type`` for what this server or model has not."""
 
 _FAULTS: tuple[tuple[type[EngineError], Fault], ...] = (
     (InvalidParams, Fault(HTTPStatus.BAD_REQUEST, INVALID, "invalid_value")),

@@ -94,6 +94,7 @@ class Host:
             kv_budget_tokens=budget,
             load_s=time.perf_counter() - started_s,
             keeps_whole_kv=ready.engine.choice.kind in WHOLE_KINDS,
+            kv_kind=ready.engine.choice.kind,
             notes=(*ready.notes, *notes),
             warnings=warnings,
         )

@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from engine.errors import InvalidParams
 from mlxcel_cli.serve.answering import json_response
+from mlxcel_cli.serve.dialects import ANTHROPIC_PATHS, error_body
 from mlxcel_cli.serve.errors import ApiError, api_error
 from mlxcel_cli.serve.server import REQUEST_ID, SERVER
 
@@ -56,7 +57,7 @@ async def answer_preflights(request: web.Request, handler: Handler) -> web.Strea
 
 @web.middleware
 async def tell_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn whatever a handler raises into OpenAI's error body."""
+    """Turn whatever a handler raises into the error body of its path's API."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -69,7 +70,7 @@ async def tell_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         told = api_error(error)
         if told.code == "internal_error":
             logger.exception("%s %s failed", request.method, request.path)
-        return _error_response(told)
+        return _error_response(request, told)
 
 
 def check_key(keys: tuple[bytes, ...]) -> Callable[..., Awaitable[web.StreamResponse]]:
@@ -113,6 +114,8 @@ def read_keys(keys: tuple[str, ...], file: Path | None) -> tuple[bytes, ...]:
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Signal: every response carries the request's id and the CORS headers it is due."""
     response.headers.setdefault(REQUEST_ID_HEADER, request.get(REQUEST_ID, ""))
+    if request.path in ANTHROPIC_PATHS:
+        response.headers.setdefault("request-id", request.get(REQUEST_ID, ""))
     if hdrs.ORIGIN not in request.headers:
         return
     response.headers.add(hdrs.VARY, hdrs.ORIGIN)
@@ -146,13 +149,14 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
         reasons.get(error.status, error.reason),
         code=status.phrase.lower().replace(" ", "_"),
     )
-    response = _error_response(told)
+    response = _error_response(request, told)
     if hdrs.ALLOW in error.headers:
         response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
     return response
 
 
-def _error_response(error: ApiError) -> web.Response:
-    response = json_response(error.body, error.status)
+def _error_response(request: web.Request, error: ApiError) -> web.Response:
+    status, body = error_body(request.path, error, request.get(REQUEST_ID, ""))
+    response = json_response(body, status)
     response.headers.update(error.headers)
     return response

@@ -28,5 +28,7 @@ class ServedModel:
     load_s: float
     keeps_whole_kv: bool = False
     """Whether its KV cannot be cut, so that the prompt cache has to know where turns end."""
+    kv_kind: str = ""
+    """How its KV is kept: dense, ring, ..."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

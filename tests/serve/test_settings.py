@@ -34,7 +34,7 @@ def test_help_tells_the_default_of_the_table(name):
     told = options()[name].help
     if default in (None, (), False):
         return
-    named = {True: f"--{name.replace('_', '-')}", ("*",): "any origin"}
+    named = {True: options()[name].opts[0], ("*",): "any origin"}
     words = named.get(default, str(default).removesuffix(".0"))
     assert f"Default: {words}" in told
 

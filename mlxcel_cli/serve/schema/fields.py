@@ -6,6 +6,7 @@ is refused too. Dropping either would answer another question than the one that 
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -52,13 +53,31 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType({
 })  # fmt: skip
 """Known fields that are not supported, with the values that ask for nothing; null always does."""
 
+
+@dataclass(frozen=True, slots=True)
+class FieldRules:
+    """What an endpoint tolerates beside the fields it honours."""
+
+    aliases: Mapping[str, str]
+    """Other spelling to field."""
+    inert: frozenset[str]
+    """Taken, without effect."""
+    unsupported: Mapping[str, tuple[object, ...]]
+    """Known field to the values that ask for nothing."""
+    advice: Mapping[str, str] = field(default_factory=dict)
+    """Unsupported field to what to do instead."""
+
+
+OPENAI = FieldRules(ALIASES, INERT, UNSUPPORTED)
+"""The rules of OpenAI's endpoints."""
+
 S = TypeVar("S", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at `\$\.?(?:\[\.\.\.\]\.?)?([^`]*)`$")
 _NAMED = re.compile(r"(?:unknown|required) field `([^`]+)`")
 
 
-def parse_body(raw: bytes, shape: type[S]) -> S:
+def parse_body(raw: bytes, shape: type[S], rules: FieldRules = OPENAI) -> S:
     """The body as a typed value.
 
     Raises:
@@ -73,14 +92,16 @@ def parse_body(raw: bytes, shape: type[S]) -> S:
         raise InvalidParams("body", f"is not JSON in UTF-8: {error}") from None
     if not isinstance(body, dict):
         raise InvalidParams("body", "must be a JSON object")
-    screened = screen(body, frozenset(shape.__struct_fields__))
+    screened = screen(body, frozenset(shape.__struct_fields__), rules)
     try:
         return msgspec.convert(screened, shape)
     except msgspec.ValidationError as error:
         raise _as_invalid(str(error)) from None
 
 
-def screen(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+def screen(
+    body: Mapping[str, Any], known: frozenset[str], rules: FieldRules = OPENAI
+) -> dict[str, Any]:
     """The fields of ``known``, by their canonical names; null is as good as absent.
 
     Raises:
@@ -88,25 +109,25 @@ def screen(body: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """
     screened: dict[str, Any] = {}
     for written, value in body.items():
-        name = ALIASES.get(written, written)
-        if value is None or written in INERT or written.startswith(INERT_PREFIX):
-            if written not in {*INERT, *UNSUPPORTED, *ALIASES, *known}:
+        name = rules.aliases.get(written, written)
+        if value is None or written in rules.inert or written.startswith(INERT_PREFIX):
+            if name not in {*rules.inert, *rules.unsupported, *known}:
                 _refuse_unknown(written)
             continue
         if name in known:
             if screened.setdefault(name, value) != value:
                 raise InvalidParams(written, f"disagrees with {name}, which means the same")
-        elif name in UNSUPPORTED:
-            if not _asks_nothing(name, value):
-                raise InvalidParams(name, "is not supported yet")
+        elif name in rules.unsupported:
+            if not _asks_nothing(value, rules.unsupported[name]):
+                raise InvalidParams(written, rules.advice.get(name, "is not supported yet"))
         else:
             _refuse_unknown(written)
     return screened
 
 
-def _asks_nothing(name: str, value: object) -> bool:
+def _asks_nothing(value: object, inert: tuple[object, ...]) -> bool:
     # 1 == True in Python, and not in JSON.
-    return any(value == inert and type(value) is type(inert) for inert in UNSUPPORTED[name])
+    return any(value == one and type(value) is type(one) for one in inert)
 
 
 def _refuse_unknown(name: str) -> None:

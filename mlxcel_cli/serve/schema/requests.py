@@ -62,12 +62,15 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     mirostat_eta: float | None = None
     dynatemp_range: float | None = None
     dynatemp_exponent: float | None = None
-    logit_bias: dict[str, float] | None = None
-    """Token id, as a string, to what is added to its logit."""
+    logit_bias: dict[str, float] | list[list[int | float | str | bool]] | None = None
+    """Token id, as a string, to what is added to its logit; or, in llama.cpp's way, pairs of a
+    token id or a text and that number, or false: never."""
     loop_min_pattern: int | None = None
     loop_max_pattern: int | None = None
     """Longest pattern whose repetition ends the answer; 0 is off."""
     loop_min_count: int | None = None
+    speculative: bool = True
+    """False: nothing is drafted for this answer where the server drafts; true changes nothing."""
     cache_prompt: bool = True
     """False: the prompt cache is neither looked into nor added to."""
     prompt_cache_key: str | None = None
