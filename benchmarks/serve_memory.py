@@ -1,0 +1,143 @@
+"""What the server remembers and drafts: second turns, and prompt lookup off and on."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from statistics import median
+
+from benchmarks import server_process
+from benchmarks.load import Client, closed_loop, ours, theirs
+from benchmarks.serve_speed import Plan
+from benchmarks.tables import head, note, row, spread
+from benchmarks.texts import Texts, style_prompts
+
+CONVERSATION_TOKENS = 2000
+FIRST_ANSWER_TOKENS = 32
+LOOKUP = ("--draft-kind", "prompt-lookup")
+LOOKUP_WIDTHS = (1, 2, 4, 8)
+
+
+async def second_turn(plan: Plan) -> None:
+    """TTFT of a second turn, its first remembered or never seen, and decoding after both."""
+    new = 2 * plan.new_tokens
+    tokens = plan.prompt_tokens or CONVERSATION_TOKENS
+    turns: dict[str, list[_Turn]] = {"mlxcel": [], "mlx-lm": []}
+    with (
+        server_process.mlxcel(plan.model) as mine,
+        server_process.mlx_lm(plan.model, *plan.peer_flags) as other,
+    ):
+        async with ours(mine) as client, theirs(other) as peer:
+            texts = Texts(plan.model)
+            head(
+                f"Second turn of a conversation of {tokens} tokens",
+                "server, round", "TTFT cold (ms)", "TTFT warm (ms)", "warm over cold",
+                "cached tokens", "decode cold (tok/s)", "decode warm (tok/s)", "warm over cold",
+            )  # fmt: skip
+            for turn in range(plan.rounds):
+                for one in (client, peer):
+                    found = await _turn(one, texts, tokens, new)
+                    turns[one.server.name].append(found)
+                    found.show(f"{one.server.name}, {turn + 1}")
+    for name, all_turns in turns.items():
+        first = spread(turn.warm_s / turn.cold_s for turn in all_turns)
+        rate = spread(turn.warm_rate / turn.cold_rate for turn in all_turns)
+        note(f"{name}: warm over cold TTFT {first}, decode {rate}.")
+    pairs = zip(turns["mlxcel"], turns["mlx-lm"], strict=True)
+    note(f"Warm TTFT, mlxcel over mlx-lm: {spread(a.warm_s / b.warm_s for a, b in pairs)}.")
+
+
+class _Turn:
+    """One round's figures."""
+
+    __slots__ = ("cached_tokens", "cold_rate", "cold_s", "warm_rate", "warm_s")
+
+    def __init__(self) -> None:
+        self.cold_s = self.warm_s = self.cold_rate = self.warm_rate = 0.0
+        self.cached_tokens = 0
+
+    def show(self, name: str) -> None:
+        row(
+            name, self.cold_s * 1e3, self.warm_s * 1e3, self.warm_s / self.cold_s,
+            str(self.cached_tokens), self.cold_rate, self.warm_rate,
+            self.warm_rate / self.cold_rate,
+        )  # fmt: skip
+
+
+async def _turn(client: Client, texts: Texts, tokens: int, new: int) -> _Turn:
+    turn = _Turn()
+    # Cold: a whole conversation that nobody heard of, of the same length.
+    cold = await _with_second_turn(client, texts, tokens, is_heard=False)
+    turn.cold_s = (await client.chat(cold, 1)).ttft_s
+    cold = await _with_second_turn(client, texts, tokens, is_heard=False)
+    turn.cold_rate = (await client.chat(cold, new)).per_second
+    warm = await _with_second_turn(client, texts, tokens, is_heard=True)
+    reply = await client.chat(warm, 1)
+    turn.warm_s, turn.cached_tokens = reply.ttft_s, reply.cached_tokens
+    turn.warm_rate = (await client.chat(warm, new)).per_second
+    return turn
+
+
+async def _with_second_turn(
+    client: Client, texts: Texts, tokens: int, *, is_heard: bool
+) -> list[dict[str, str]]:
+    """A conversation whose first turn the server answered, or did not."""
+    messages = texts.conversation(tokens)
+    answer = texts.of(FIRST_ANSWER_TOKENS)
+    if is_heard:
+        answer = (await client.chat(messages, FIRST_ANSWER_TOKENS)).text
+    question = {"role": "user", "content": f"And{texts.of(16)}?"}
+    return [*messages, {"role": "assistant", "content": answer}, question]
+
+
+async def lookup(plan: Plan) -> None:
+    """Prompt lookup off and on at several widths, and off twice as the noise floor."""
+    if not _has_lookup():
+        note("This `mlxcel serve` has no --draft-kind: prompt lookup in the server is not built.")
+        return
+    style = plan.prompt_style
+    head(
+        f"Prompt lookup in the server, {style} prompts, {2 * plan.new_tokens} new tokens, greedy",
+        "concurrency", "off (tok/s)", "off, null arm", "on", "null over off", "on over off",
+        "drafted", "accepted", "equal replies",
+    )  # fmt: skip
+    for width in plan.concurrency or LOOKUP_WIDTHS:
+        with ExitStack() as stack:
+            flags = ("--parallel", str(width), "--no-prompt-cache")
+            off = stack.enter_context(server_process.mlxcel(plan.model, *flags, name="off"))
+            on = stack.enter_context(server_process.mlxcel(plan.model, *flags, *LOOKUP, name="on"))
+            async with ours(off) as off_client, ours(on) as on_client:
+                await _lookup_row(plan, width, off_client, on_client)
+
+
+async def _lookup_row(plan: Plan, width: int, off: Client, on: Client) -> None:
+    arms = {"off": off, "null": off, "on": on}
+    asks = [(text, 2 * plan.new_tokens) for text in style_prompts(plan.prompt_style, 2 * width)]
+    rates: dict[str, list[float]] = {name: [] for name in arms}
+    texts: dict[str, list[str]] = {}
+    drafted = accepted = 0
+    for client in (off, on):  # uncounted; "on" measures its widths
+        await closed_loop(client, asks[:width], width)
+    for turn in range(plan.rounds):
+        names = list(arms)
+        for name in names[turn % 3 :] + names[: turn % 3]:
+            seconds, replies = await closed_loop(arms[name], asks, width)
+            rates[name].append(sum(reply.tokens for reply in replies) / seconds)
+            texts[name] = sorted(reply.text for reply in replies)
+            if name == "on":
+                drafted += sum(int(reply.timings.get("draft_n", 0)) for reply in replies)
+                accepted += sum(int(reply.timings.get("draft_n_accepted", 0)) for reply in replies)
+    equal = sum(a == b for a, b in zip(texts["off"], texts["on"], strict=True))
+    row(
+        str(width), *(median(rates[name]) for name in arms), _over(rates["null"], rates["off"]),
+        _over(rates["on"], rates["off"]), str(drafted), str(accepted), f"{equal} of {len(asks)}",
+    )  # fmt: skip
+
+
+def _over(some: Sequence[float], base: Sequence[float]) -> str:
+    return spread(a / b for a, b in zip(some, base, strict=True))
+
+
+def _has_lookup() -> bool:
+    command = [sys.executable, "-m", "mlxcel_cli", "serve", "--help"]
+    return LOOKUP[0] in subprocess.run(command, capture_output=True, text=True, check=True).stdout
