@@ -23,6 +23,11 @@ def summary_lines(
         f"{settings.max_queue_depth} may wait, KV {budget} "
         f"({facts.kv_bytes_per_token / 1024:.1f} KiB a token)"
     )
+    if (drafts := settings.speculation) is not None:
+        yield (
+            f"drafts: {settings.draft_kind}, up to {drafts.max_draft} tokens, policy "
+            f"{drafts.policy}, while at most {settings.prompt_lookup_max_batch} answers run"
+        )
     if verbose:
         yield str(facts.path)
         yield from model.notes
