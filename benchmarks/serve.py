@@ -18,7 +18,8 @@ all of them; without it each gets the threads that are free when this starts.
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from benchmarks import serve_latency, serve_memory, serve_speed
 from benchmarks.serve_speed import Plan
@@ -26,7 +27,7 @@ from benchmarks.server_process import THREADS, end_children_on_signals, environm
 from benchmarks.tables import note
 from benchmarks.variants import starter_variants
 
-PARTS: dict[str, Callable[[Plan], Awaitable[None]]] = {
+PARTS: dict[str, Callable[[Plan], Coroutine[Any, Any, None]]] = {
     "throughput": serve_speed.throughput,
     "first-token": serve_latency.first_token,
     "single": serve_speed.single,

@@ -31,7 +31,7 @@ PATIENCE_S = 300
 CACHE_BYTES = 256 * 2**20
 """Small enough to be full soon, so that eviction runs all the time."""
 
-BAD = (
+BAD: tuple[tuple[int, str, dict[str, object]], ...] = (
     (400, "/v1/completions", {"prompt": "x", "max_tokens": "many"}),
     (400, "/v1/completions", {"prompt": "x", "no_such_field": 1}),
     (400, "/v1/completions", {"prompt": "x", "temperature": -1}),
@@ -183,9 +183,9 @@ async def soak(server: Server, minutes: float, clients: int, prompts: int) -> bo
         head("Memory", "minute", "resident (MiB)", "most requests that waited")
         ends_s = time.monotonic() + 60 * minutes
         run = Soak(session, known, ends_s)
-        samples, *_ = await asyncio.gather(
-            watch_memory(server, ends_s), *(run.work(seed) for seed in range(clients))
-        )
+        watch = asyncio.create_task(watch_memory(server, ends_s))
+        await asyncio.gather(*(run.work(seed) for seed in range(clients)))
+        samples = await watch
         again = await known_answers(session, prompts)
     _report(server, run, samples)
     busy = await _until_free(server)
