@@ -7,7 +7,7 @@ from mlxcel_cli.serve.errors import ApiError
 
 LLAMA_PATHS = frozenset({
     "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
-    "/props", "/slots", "/tools", "/cors-proxy",
+    "/props", "/slots", "/tools", "/cors-proxy", "/health", "/v1/health",
 })  # fmt: skip
 ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 OVERLOADED = 529

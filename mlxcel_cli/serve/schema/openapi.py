@@ -113,7 +113,8 @@ def openapi(version: str) -> dict[str, Any]:
 
 
 def _paths() -> dict[str, Any]:
-    health = _get("Whether requests are taken.", "HealthBody") | {"security": [{}]}
+    health = _get("Whether requests are taken.", "HealthBody", error="NativeErrorBody")
+    health["security"] = [{}]
     name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     return {
         "/v1/models": {"get": _get("The served model.", "ModelList")},
