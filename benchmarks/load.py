@@ -23,6 +23,8 @@ class Reply:
     status: int = 0
     text_at: list[float] = field(default_factory=list)
     """When each event with text came."""
+    end_s: float | None = None
+    """When the event with the finish reason came."""
     text: str = ""
     usage: Mapping[str, Any] = field(default_factory=dict)
     timings: Mapping[str, Any] = field(default_factory=dict)
@@ -31,8 +33,10 @@ class Reply:
 
     @property
     def ttft_s(self) -> float:
-        """From sending to the first text."""
-        return self.text_at[0] - self.sent_s
+        """From sending to the first text, or to the end of an answer whose tokens have none."""
+        first = self.text_at[0] if self.text_at else self.end_s
+        assert first is not None, "nothing came yet"
+        return first - self.sent_s
 
     @property
     def tokens(self) -> int:
@@ -64,6 +68,8 @@ class Reply:
             if text:
                 self.text_at.append(time.perf_counter())
                 self.text += text
+            if choice.get("finish_reason"):
+                self.end_s = time.perf_counter()
         self.usage = event.get("usage") or self.usage
         self.timings = event.get("timings") or self.timings
 

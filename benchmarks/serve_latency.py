@@ -132,7 +132,7 @@ async def _beside_long_prompt(
                 prompt = texts.of(long_tokens)
                 task = asyncio.create_task(client.complete(prompt, 1, long))
             await asyncio.sleep(chance.uniform(0.2, 0.7))
-            if not long.text_at:
+            if not long.text_at and long.end_s is None:
                 busy.append(await _probe(client, texts))
             if task.done():
                 task.result()
