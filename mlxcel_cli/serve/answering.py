@@ -9,15 +9,16 @@ import msgspec
 from aiohttp import web
 
 from engine.errors import EngineClosed
-from engine.scheduler.request import Cancelled, Delta, Done, Failed, Started
+from engine.scheduler.request import Cancelled, Delta, Done, Failed, PrefillProgress, Started
 from engine.text.thinking import ThinkingFilter, ThinkingMarks
 from mlxcel_cli.serve.asking import Asked
 from mlxcel_cli.serve.channel import Channel, ChannelEvent
 from mlxcel_cli.serve.choices import Choice, usage_body
 from mlxcel_cli.serve.errors import ApiError, api_error
 from mlxcel_cli.serve.messages import Refused
+from mlxcel_cli.serve.reading import Reading
 from mlxcel_cli.serve.schema.requests import StreamOptions
-from mlxcel_cli.serve.schema.responses import UsageField
+from mlxcel_cli.serve.schema.responses import PromptProgress, UsageField
 from mlxcel_cli.serve.served_model import ServedModel
 from mlxcel_cli.serve.server import Server
 from mlxcel_cli.serve.shapes import Shape, usage_so_far
@@ -76,6 +77,10 @@ class Plan:
     marks: tuple[ThinkingMarks, ...] = ()
     """The marks of reasoning that is told apart."""
     options: StreamOptions | None = None
+    is_timed: bool = False
+    """Whether each event carries the timings so far."""
+    tells_progress: bool = False
+    """Whether events tell how much of the prompt was read."""
 
     def telling(self) -> "Telling":
         """What tells its answer."""
@@ -96,6 +101,11 @@ class Telling:
         self.choices = tuple(_choice(plan, index) for index in range(len(plan.asked.rows)))
         self._by_id = {
             row.id: choice for row, choice in zip(plan.asked.rows, self.choices, strict=True)
+        }
+        self._plan = plan
+        self._readings = {
+            row.id: Reading(len(plan.asked.prompt_of(index).ids))
+            for index, row in enumerate(plan.asked.rows)
         }
         self.failure: ApiError | None = None
 
@@ -135,11 +145,12 @@ class Telling:
                 opening = self._shape.opening(self._by_id[event.id], self._usage())
                 if opening is not None:
                     yield opening
+                yield from self._progress(self._readings[event.id].start(event))
+            case PrefillProgress():
+                yield from self._progress(self._readings[event.id].progress(event.done_tokens))
             case Delta():
-                choice = self._by_id[event.id]
-                written = choice.take(event, self._tokenizer)
-                if not written.is_empty:
-                    yield from self._shape.growth(choice, written, self._usage())
+                yield from self._progress(self._readings[event.id].end())
+                yield from self._written(event)
             case Done():
                 choice = self._by_id[event.id]
                 written = choice.end(event)
@@ -148,6 +159,24 @@ class Telling:
                 yield self._shape.closing(choice, self._usage())
             case _:
                 pass
+
+    def _written(self, delta: Delta) -> Iterator[msgspec.Struct]:
+        choice = self._by_id[delta.id]
+        written = choice.take(delta, self._tokenizer)
+        if written.is_empty:
+            return
+        for chunk in self._shape.growth(choice, written, self._usage()):
+            if self._plan.is_timed:
+                timings = self._readings[delta.id].timings(delta)
+                yield msgspec.structs.replace(chunk, timings=timings)
+            else:
+                yield chunk
+
+    def _progress(self, progress: PromptProgress | None) -> Iterator[msgspec.Struct]:
+        if progress is not None and self._plan.tells_progress:
+            chunk = self._shape.counts(usage_body(self.choices))
+            usage = self._usage()
+            yield msgspec.structs.replace(chunk, usage=usage, prompt_progress=progress)
 
     def _usage(self) -> UsageField:
         return usage_so_far(self.choices, announced=self._announced, continuous=self._continuous)

@@ -1,6 +1,5 @@
 """Tells an answer in llama.cpp's own shape: frames, and one object at the end."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from engine.finish import FinishCause
-from engine.outcome import Timings, TokenLogprob, TokenLogprobs
+from engine.outcome import TokenLogprob, TokenLogprobs
 from engine.scheduler.request import Delta, Done, PrefillProgress, Started
 from engine.text.thinking import TextKind, ThinkingFilter
 from engine.text.tokenizer import Tokenizer
@@ -20,14 +19,15 @@ from mlxcel_cli.serve.choices import Choice, finite, timings_body
 from mlxcel_cli.serve.dialects import llama_body
 from mlxcel_cli.serve.errors import ApiError
 from mlxcel_cli.serve.native_settings import generation_settings
+from mlxcel_cli.serve.reading import Reading
 from mlxcel_cli.serve.schema.native import (
     NativeCompletion,
     NativeFrame,
     NativeOptions,
     NativeProb,
     NativeProbs,
-    PromptProgress,
 )
+from mlxcel_cli.serve.schema.responses import PromptProgress
 from mlxcel_cli.serve.served_model import ServedModel
 
 StopType = Literal["none", "eos", "limit", "word"]
@@ -74,25 +74,8 @@ class _Row:
         )
         self.settings = generation_settings(plan.asked.rows[index], plan.body)
         self.slot = -1
-        self.cached = 0
-        self.started_s = 0.0
+        self.reading = Reading(self.prompt_tokens)
         self.tokens: list[int] = []
-        self.read_tokens = -1
-        """Of the prompt, as far as was told; -1: nothing was."""
-
-    def start(self, event: Started) -> None:
-        self.slot, self.cached = event.slot, event.cached_tokens
-        self.started_s = time.perf_counter()
-
-    def timings_so_far(self, delta: Delta) -> Timings:
-        return Timings(
-            prompt_n=self.prompt_tokens - self.cached,
-            prompt_s=delta.prefill_s,
-            predicted_n=delta.completion_tokens,
-            predicted_s=delta.decode_s,
-            ttft_s=0.0,
-            cache_n=self.cached,
-        )
 
 
 class NativeTelling:
@@ -137,13 +120,14 @@ class NativeTelling:
         match event:
             case Started():
                 row = self._by_id[event.id]
-                row.start(event)
-                yield from self._progress(row, row.cached)
+                row.slot = event.slot
+                yield from self._progress(row, row.reading.start(event))
             case PrefillProgress():
-                yield from self._progress(self._by_id[event.id], event.done_tokens)
+                row = self._by_id[event.id]
+                yield from self._progress(row, row.reading.progress(event.done_tokens))
             case Delta():
                 row = self._by_id[event.id]
-                yield from self._progress(row, row.prompt_tokens)
+                yield from self._progress(row, row.reading.end())
                 yield from self._frames(row, event)
             case Done():
                 row = self._by_id[event.id]
@@ -152,15 +136,10 @@ class NativeTelling:
             case _:
                 pass
 
-    def _progress(self, row: _Row, read_tokens: int) -> Iterator[NativeFrame]:
+    def _progress(self, row: _Row, progress: PromptProgress | None) -> Iterator[NativeFrame]:
         """How much of the prompt was read, if that is asked for and new."""
-        if not self._body.return_progress or read_tokens <= row.read_tokens:
+        if progress is None or not self._body.return_progress:
             return
-        row.read_tokens = read_tokens
-        spent_s = time.perf_counter() - row.started_s
-        progress = PromptProgress(
-            row.prompt_tokens, row.cached, read_tokens, round(spent_s * 1000, 3)
-        )
         yield NativeFrame(
             index=self._index(row),
             content="",
@@ -184,9 +163,7 @@ class NativeTelling:
             tokens_predicted=delta.completion_tokens,
             tokens_evaluated=row.prompt_tokens,
             completion_probabilities=self._probs(written.places),
-            timings=timings_body(row.timings_so_far(delta))
-            if self._body.timings_per_token
-            else UNSET,
+            timings=row.reading.timings(delta) if self._body.timings_per_token else UNSET,
         )
 
     def _final(

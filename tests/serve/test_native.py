@@ -2,8 +2,11 @@
 
 import json
 
+import msgspec
 import pytest
 
+from engine.outcome import Timings
+from mlxcel_cli.serve.choices import timings_body
 from mlxcel_cli.serve.native_telling import selected
 from mlxcel_cli.serve.schema.native import NATIVE, SAMPLER_LETTERS, SAMPLERS
 
@@ -273,3 +276,46 @@ def test_a_failure_in_mid_stream_is_a_frame_with_the_error(start_server):
     assert told[-1]["error"]["code"] == 500
     assert all(not frame["stop"] for frame in told[:-1])
     assert ask(server, n_predict=9, **ONLY_A).error["code"] == 500
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_openai_s_streams_carry_timings_and_progress_for_whom_asks(server, path):
+    prompt = "Read me, please. " * 5
+    body = {"max_tokens": 3, "stream": True, "cache_prompt": False, **ONLY_A}
+    if path == "/v1/completions":
+        body["prompt"] = prompt
+    else:
+        body["messages"] = [{"role": "user", "content": prompt}]
+    plain = server.ask("POST", path, body).events
+    assert [("timings" in one, "prompt_progress" in one) for one in plain][-1] == (True, False)
+    assert not any("timings" in one or "prompt_progress" in one for one in plain[:-1])
+    asked = {"timings_per_token": True, "return_progress": True}
+    told = server.ask("POST", path, body | asked).events
+    progress = [one["prompt_progress"] for one in told if "prompt_progress" in one]
+    total = progress[0]["total"]
+    assert [one["processed"] for one in progress][:: len(progress) - 1] == [0, total]
+    timed = [one["timings"] for one in told if "timings" in one]
+    assert [one["predicted_n"] for one in timed] == [1, 2, 3, 3]
+    assert {(one["prompt_n"], one["prompt_ms"]) for one in timed} == {
+        (total, timed[0]["prompt_ms"])
+    }
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_drafts_are_in_the_timings_once_a_round_ran(rounds):
+    timings = Timings(3, 0.5, 5, 1.0, 0.6, cache_n=2, draft_n=7, draft_n_accepted=4,
+                      draft_rounds=rounds)  # fmt: skip
+    told = msgspec.to_builtins(timings_body(timings))
+    drafts = {
+        "draft_n": 7, "draft_n_accepted": 4, "draft_rounds": 2, "draft_kind": "prompt-lookup",
+    }  # fmt: skip
+    assert set(told) == TIMINGS | (set(drafts) if rounds else set())
+    assert {key: told[key] for key in told if key in drafts} == (drafts if rounds else {})
+    assert (told["predicted_per_token_ms"], told["predicted_per_second"]) == (250, 4)
+
+
+@pytest.mark.parametrize("predicted", [0, 1])
+def test_rates_of_nothing_are_zero(predicted):
+    told = timings_body(Timings(0, 0.0, predicted, 0.0, 0.0))
+    assert (told.prompt_per_token_ms, told.prompt_per_second) == (0, 0)
+    assert (told.predicted_per_token_ms, told.predicted_per_second) == (0, 0)

@@ -39,4 +39,6 @@ async def _plan(server: Server, chat: ChatRequest, ticket: Ticket) -> Plan:
         model=model,
         marks=() if server.settings.reasoning_format == "none" else marks,
         options=chat.stream_options,
+        is_timed=chat.timings_per_token,
+        tells_progress=chat.return_progress,
     )

@@ -42,4 +42,6 @@ async def _plan(server: Server, body: CompletionRequest, ticket: Ticket) -> Plan
         shape=CompletionShape(head, model.tokenizer, echoes),
         model=model,
         options=body.stream_options,
+        is_timed=body.timings_per_token,
+        tells_progress=body.return_progress,
     )

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from mlxcel_cli.serve.schema.fields import INERT, FieldRules
 from mlxcel_cli.serve.schema.requests import ALIASES, GenerationRequest
-from mlxcel_cli.serve.schema.responses import TimingsBody
+from mlxcel_cli.serve.schema.responses import PromptProgress, TimingsBody
 
 SAMPLERS = (
     "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
@@ -91,9 +91,6 @@ class NativeOptions(GenerationRequest, forbid_unknown_fields=True, kw_only=True,
     n_probs: int = 0
     """Likely tokens to tell at each place."""
     return_tokens: bool = False
-    return_progress: bool = False
-    """Frames that tell how much of the prompt was read."""
-    timings_per_token: bool = False
     response_fields: Any = None
     """Paths of the fields to return; a path's parts are parted by ``/``."""
 
@@ -139,15 +136,6 @@ class NativeProbs(msgspec.Struct, frozen=True):
     bytes: list[int]
     logprob: float
     top_logprobs: list[NativeProb]
-
-
-class PromptProgress(msgspec.Struct, frozen=True):
-    """How much of a prompt was read."""
-
-    total: int
-    cache: int
-    processed: int
-    time_ms: float
 
 
 class NativeFrame(msgspec.Struct, frozen=True, kw_only=True):

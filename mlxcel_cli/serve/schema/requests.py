@@ -62,6 +62,10 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     mirostat_eta: float | None = None
     dynatemp_range: float | None = None
     dynatemp_exponent: float | None = None
+    timings_per_token: bool = False
+    """``timings`` so far in every event of a stream."""
+    return_progress: bool = False
+    """Events that tell how much of the prompt was read."""
     logit_bias: dict[str, float] | list[list[int | float | str | bool]] | None = None
     """Token id, as a string, to what is added to its logit; or, in llama.cpp's way, pairs of a
     token id or a text and that number, or false: never."""

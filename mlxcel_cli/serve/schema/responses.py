@@ -44,6 +44,15 @@ class TimingsBody(msgspec.Struct, frozen=True):
     draft_kind: Literal["prompt-lookup"] | UnsetType = UNSET
 
 
+class PromptProgress(msgspec.Struct, frozen=True):
+    """How much of a prompt was read."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
 class TopLogprob(msgspec.Struct, frozen=True):
     """One of the likeliest tokens at a place."""
 
@@ -136,6 +145,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: UsageField = UNSET
     timings: TimingsBody | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
     seed: int | UnsetType = UNSET
 
 
@@ -168,6 +178,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[CompletionChoice]
     usage: UsageField = UNSET
     timings: TimingsBody | UnsetType = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
     seed: int | UnsetType = UNSET
 
 
