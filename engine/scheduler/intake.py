@@ -1,6 +1,6 @@
 """Checks a request against the engine before it is queued, so that a bad one is refused at once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine.engine import Engine
@@ -37,7 +37,21 @@ class Intake:
         geometry = KvGeometry(ROW_BUCKETS, CAPACITY_STEP, is_pooled=self._storage.batches)
         self.budget = KvBudget(geometry, settings.kv_budget_tokens)
         """What all rows together may allocate."""
+        self._most = settings.limits.parallel + settings.queue_depth
         self._growth_tokens = None if settings.limits.preemption is None else GROWTH_TOKENS
+
+    def jobs(self, requests: Sequence[ScheduledRequest]) -> list[Job]:
+        """The records of requests that are taken together or not at all.
+
+        Raises:
+            InvalidParams: they are more than slots and queue ever hold, or as `job` says.
+            ContextOverflow, KvBudgetExceeded: as `job` says.
+        """
+        if len(requests) > self._most:
+            raise InvalidParams(
+                "n", f"asks for {len(requests)} answers at once; at most {self._most} fit here"
+            )
+        return [self.job(request) for request in requests]
 
     def job(self, request: ScheduledRequest) -> Job:
         """The record of a request that can run.

@@ -98,7 +98,7 @@ class BatchScheduler:
         try:
             self._refuse_when_closed()
             self._refuse_duplicates(requests)
-            jobs = [self._intake.job(request) for request in requests]
+            jobs = self._intake.jobs(requests)
             self._queue.push(*jobs, free_slots=self.settings.limits.parallel - len(self._rows))
         except EngineError:
             self._counters.refused += len(requests)

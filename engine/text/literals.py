@@ -18,6 +18,22 @@ PLACEHOLDER_EDGE = "\U0010fff0"
 """First and last letter of a placeholder: a private-use letter that no vocabulary has."""
 
 
+LONG_TEXT_LETTERS = 2048
+"""From here on other threads go on while a text is encoded."""
+
+
+def token_ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The ids of a text, special tokens parsed, none added.
+
+    ``encode`` holds the interpreter's lock: 2 s for a megabyte, in which a server streams nothing
+    and no step is begun. A batch of one does not.
+    """
+    if len(text) < LONG_TEXT_LETTERS:
+        return list(backend.encode(text, add_special_tokens=False).ids)
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+    return list(encoding.ids)
+
+
 @dataclass(frozen=True, slots=True)
 class _Swap:
     """The tokenizer with placeholders for special tokens."""
@@ -64,7 +80,7 @@ class LiteralEncoder:
         """
         own, has_literal = self._find_own(text, literals)
         if not has_literal:
-            ids = self._backend.encode(text, add_special_tokens=False).ids
+            ids = token_ids(self._backend, text)
             # A Unigram model may spell a control token by itself, after normalisation.
             special_count = sum(token in self._special_ids for token in ids)
             if special_count == sum(match.group() != self._unk for match in own):
@@ -100,7 +116,7 @@ class LiteralEncoder:
             place = match.end()
         swapped = "".join(parts) + text[place:]
         ids: list[int] = []
-        for token in swap.tokenizer.encode(swapped, add_special_tokens=False).ids:
+        for token in token_ids(swap.tokenizer, swapped):
             if token in self._special_ids:
                 ids += self._spell(self._backend.id_to_token(token) or "")
             else:

@@ -15,7 +15,7 @@ import tokenizers
 from engine.errors import InvalidParams, ModelFileError
 from engine.text.decoder import ByteDecoder, StreamDecoder, WindowDecoder
 from engine.text.fallback import load_converted
-from engine.text.literals import LiteralEncoder
+from engine.text.literals import LiteralEncoder, token_ids
 from engine.text.pieces import byte_alphabet, read_piece_rules, token_bytes
 from engine.text.rendered import RenderedPrompt
 
@@ -101,7 +101,7 @@ class Tokenizer:
         """
         text = _well_formed(text)
         if parse_special:
-            ids = tuple(self._backend.encode(text, add_special_tokens=False).ids)
+            ids = tuple(token_ids(self._backend, text))
         else:
             ids = self._literal.encode(text, ((0, len(text)),))
         return (self.bos_id, *ids) if add_bos and self.adds_bos and self.bos_id is not None else ids

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
+from mlxcel_cli.output import printable
 from mlxcel_cli.serve.server import REQUEST_ID, SERVER
 
 
@@ -32,6 +33,7 @@ def access_logger(note: Callable[[str], None]) -> type[AbstractAccessLogger]:
                 "ms": round(time * 1000, 1),
                 "request_id": request.get(REQUEST_ID, ""),
             }
-            note(json.dumps(entry) if form == "json" else " ".join(map(str, entry.values())))
+            line = " ".join(map(str, entry.values()))
+            note(json.dumps(entry) if form == "json" else printable(line))
 
     return AccessLogger

@@ -19,7 +19,10 @@ from mlxcel_cli.serve.served_model import ServedModel
 MAX_CHOICES = 8
 """Rows of one batch that one request may ask for."""
 MAX_PROMPTS = 64
-MAX_STOPS = 64
+MAX_TEXTS = 64
+"""Stop strings, or sequence breakers."""
+MAX_TEXT_LETTERS = 16_384
+"""Letters of all of them: each row prepares them between two steps of everybody's."""
 MAX_CHAT_LOGPROBS = 20
 MAX_LEGACY_LOGPROBS = 5
 
@@ -275,6 +278,7 @@ def _sampling(
         breakers = defaults.sampling.get("dry_sequence_breakers")
     if breakers is not None:
         values["dry_sequence_breakers"] = tuple(breakers)
+        _refuse_long("dry_sequence_breakers", values["dry_sequence_breakers"])
     seed = defaults.sampling.get("seed") if request.seed is None else request.seed
     values["seed"] = None if seed == -1 else seed
     if request.logit_bias is None:
@@ -282,6 +286,13 @@ def _sampling(
     else:
         biases = read_biases(request.logit_bias, model)
     return SamplingParams(**values, logit_bias=biases)
+
+
+def _refuse_long(field: str, texts: Sequence[str]) -> None:
+    if len(texts) > MAX_TEXTS:
+        raise InvalidParams(field, f"holds {len(texts)} texts; at most {MAX_TEXTS} may")
+    if sum(map(len, texts)) > MAX_TEXT_LETTERS:
+        raise InvalidParams(field, f"is too long: at most {MAX_TEXT_LETTERS} letters in all")
 
 
 def _cache_use(request: GenerationRequest, prompt: Prompt) -> CacheUse | None:
@@ -312,8 +323,7 @@ def _stop_ids(request: GenerationRequest, vocab_size: int) -> frozenset[int]:
 
 def _stops(request: GenerationRequest) -> tuple[str, ...]:
     stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
-    if len(stops) > MAX_STOPS:
-        raise InvalidParams("stop", f"holds {len(stops)} texts; at most {MAX_STOPS} may")
+    _refuse_long("stop", stops)
     return stops
 
 

@@ -20,11 +20,22 @@ async def read_body(request: web.Request) -> bytes:
             f"The body must be JSON: send Content-Type: application/json, not {kind}.",
             code="unsupported_media_type",
         )
+    # A client that says how much it has is not made to send it first.
+    if (request.content_length or 0) > request.client_max_size:
+        raise _too_large()
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge:
+        raise _too_large() from None
+    except web.RequestPayloadError as error:
         raise ApiError(
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            "Request body too large.",
-            code="body_too_large",
-        ) from None
+            HTTPStatus.BAD_REQUEST,
+            "The body cannot be read: its chunks or its Content-Encoding are broken.",
+            code="invalid_body",
+        ) from error
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Request body too large.", code="body_too_large"
+    )

@@ -25,6 +25,10 @@ RETRY_AFTER_S = 1
 """What a client that was sent away is told to wait: a slot is usually free again by then."""
 
 
+MESSAGE_LETTERS = 1000
+"""Longest message: many quote what the client wrote, which may be megabytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """How a kind of error looks to a client."""
@@ -42,7 +46,7 @@ UNAVAILABLE = "unavailable_error"
 NOT_SUPPORTED = "not_supported_error"
 """llama.cpp's ``type`` for what this server or model has not."""
 
-_FAULTS: tuple[tuple[type[EngineError], Fault], ...] = (
+_FAULTS: tuple[tuple[type[Exception], Fault], ...] = (
     (InvalidParams, Fault(HTTPStatus.BAD_REQUEST, INVALID, "invalid_value")),
     (ContextOverflow, Fault(HTTPStatus.BAD_REQUEST, INVALID, "context_length_exceeded")),
     (KvBudgetExceeded, Fault(HTTPStatus.BAD_REQUEST, INVALID, "kv_budget_exceeded")),
@@ -57,6 +61,8 @@ _FAULTS: tuple[tuple[type[EngineError], Fault], ...] = (
     (ModelError, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "model_error")),
     (SnapshotError, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "snapshot_error")),
     (UnknownSequence, Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "internal_error")),
+    # Our own calls are shallow: what is deep came in a request, for a chat template to walk.
+    (RecursionError, Fault(HTTPStatus.BAD_REQUEST, INVALID, "invalid_value")),
 )
 _UNFORESEEN = Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "internal_error")
 _TRY_AGAIN = frozenset({"queue_full", "engine_closed", "memory_short", "loading"})
@@ -84,7 +90,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = _shortened(message)
         self.kind = kind
         self.code = code
         self.param = param
@@ -117,11 +123,20 @@ def api_error(error: BaseException) -> ApiError:
     )
 
 
+def _shortened(message: str) -> str:
+    if len(message) <= MESSAGE_LETTERS:
+        return message
+    half = MESSAGE_LETTERS // 2
+    return f"{message[:half]} … {message[-half:]}"
+
+
 def _message(error: BaseException) -> str:
     if isinstance(error, QueueFull):
         return f"All slots are busy. Please try again later. ({error})"
     if isinstance(error, RowError):
         return f"Generation error: {error}"
+    if isinstance(error, RecursionError):
+        return "The request is nested too deeply."
     if isinstance(error, EngineError):
         return str(error)
     return "The server met an error of its own; its log has the details."

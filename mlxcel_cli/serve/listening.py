@@ -60,7 +60,8 @@ def tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file)
     except OSError as error:
-        raise InvalidParams("--ssl-cert-file", f"cannot be used: {error}") from error
+        files = f"{settings.ssl_cert_file} with the key {settings.ssl_key_file}"
+        raise InvalidParams("--ssl-cert-file", f"{files} cannot be used: {error}") from error
     return context
 
 

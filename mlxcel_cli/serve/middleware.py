@@ -100,10 +100,11 @@ def read_keys(keys: tuple[str, ...], file: Path | None) -> tuple[bytes, ...]:
     found = list(keys)
     if file is not None:
         try:
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidParams("--api-key-file", f"cannot be read: {error}") from error
-        found += [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        stripped = map(str.strip, lines)
+        found += [line for line in stripped if line and not line.startswith("#")]
         if not found:
             raise InvalidParams("--api-key-file", f"{file} holds no key")
     if not all(key.strip() for key in found):

@@ -223,3 +223,52 @@ def test_changeable_settings_change_at_once_and_others_do_not(guarded):
     for body in ({"parallel": 2}, {"nothing": 1}, {"access_log": "loud"}, {"drain_timeout": "x"}):
         assert guarded.ask("POST", "/v1/settings", body).status == 400
     assert guarded.ask("POST", "/v1/settings", raw=b"[1]").status == 400
+
+
+def raw_post(body: bytes, *lines: bytes) -> bytes:
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1", b"Host: x", b"Connection: close",
+        b"Content-Type: application/json", b"Content-Length: %d" % len(body), *lines,
+    )  # fmt: skip
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+def test_a_body_that_is_not_what_its_encoding_says_is_the_client_s_fault(server):
+    with server.connect() as connection:
+        connection.sendall(raw_post(b"{}", b"Content-Encoding: gzip"))
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"code":"invalid_body"' in answer
+
+
+def test_a_client_that_announces_too_long_a_body_is_refused_before_it_sends_it(server):
+    head = raw_post(b"").replace(b"Content-Length: 0", b"Content-Length: 99999999")
+    with server.connect() as connection:
+        connection.sendall(head)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("field", ["chat_template_kwargs", "metadata"])
+def test_what_is_nested_too_deeply_for_a_template_is_the_client_s_fault(server, field):
+    deep = b"[" * 900 + b"]" * 900
+    head = b'{"messages":[{"role":"user","content":"a"}],"max_tokens":1,"%b":{"a":%b}}'
+    reply = server.ask("POST", "/v1/chat/completions", raw=head % (field.encode(), deep))
+    assert reply.status in ({400} if field == "chat_template_kwargs" else {200, 400})
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(start_server):
+    server = start_server("--no-warmup")
+    server.ask("GET", "/v1/models/a%0d%0aforged%1b%5b31m", X_Request_Id="forged-log")
+    server.wait_for(lambda: any("forged-log" in note for note in server.notes))
+    (line,) = (note for note in server.notes if "forged" in note)
+    assert r"a\r\nforged\x1b[31m 404" in line
+
+
+def test_an_error_quotes_no_more_than_a_glance_of_what_the_client_wrote(server):
+    for reply in (
+        server.chat(model="x" * 100_000),
+        server.chat(**{"y" * 100_000: 1}),
+        server.chat(logit_bias={"z" * 100_000: 1}),
+    ):
+        assert 400 <= reply.status < 500
+        assert len(reply.error["message"]) < 1100

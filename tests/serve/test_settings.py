@@ -7,6 +7,8 @@ import pytest
 from engine.errors import InvalidParams
 from mlxcel_cli.command_tree import command_tree
 from mlxcel_cli.config import setting_types
+from mlxcel_cli.serve.listening import tls_context
+from mlxcel_cli.serve.middleware import read_keys
 from mlxcel_cli.serve.settings import ServeSettings, settings_report, settle
 from mlxcel_cli.serve_options import ServeOptions, settings_table
 from mlxcel_cli.setting import Change
@@ -112,3 +114,39 @@ def test_one_answer_at_a_time_is_one_slot_and_a_budget_is_the_scheduler_s():
 )
 def test_origins_are_any_none_or_listed(given, origins):
     assert settle(ServeOptions(cors_origin=given)).origins == origins
+
+
+@pytest.mark.parametrize(
+    ("content", "keys"),
+    [
+        (b"one\r\ntwo\n", ("one", "two")),
+        (b"\xef\xbb\xbfone\n", ("one",)),
+        (b"# a comment\n   # one that is indented\n\n  one  \n", ("one",)),
+        ("cl\u00e9".encode(), ("cl\u00e9",)),
+    ],
+)
+def test_a_file_of_keys_holds_its_keys_and_nothing_else(content, keys, tmp_path):
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    assert read_keys((), file) == tuple(key.encode() for key in keys)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b" # only a comment\n", b"\xff\xfe"])
+def test_a_file_without_keys_is_no_open_door(content, tmp_path):
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(InvalidParams, match="--api-key-file"):
+        read_keys((), file)
+
+
+@pytest.mark.parametrize("missing", ["cert.pem", "key.pem", "nothing"])
+def test_tls_files_that_cannot_be_used_are_named(missing, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for file in (cert, key):
+        if file.name != missing:
+            file.write_text("nonsense")
+    asked = settle(ServeOptions(ssl_cert_file=cert, ssl_key_file=key))
+    with pytest.raises(InvalidParams) as refused:
+        tls_context(asked)
+    assert str(cert) in str(refused.value)
+    assert str(key) in str(refused.value)

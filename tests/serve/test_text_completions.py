@@ -81,3 +81,26 @@ def test_a_text_s_special_marks_are_tokens(server):
 def test_what_cannot_be_honoured_is_refused_by_name(server, fields, param):
     reply = server.complete(**{"prompt": "Hello", **fields})
     assert (reply.status, reply.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("field", ["stop", "dry_sequence_breakers"])
+@pytest.mark.parametrize(
+    "texts",
+    [[f"x{i}" for i in range(65)], ["x" * 16_385], ["x" * 8000] * 3],
+    ids=["many", "one long", "long together"],
+)
+def test_texts_that_every_row_has_to_prepare_are_bounded(server, field, texts):
+    reply = server.complete(max_tokens=1, dry_multiplier=1, **{field: texts})
+    assert (reply.status, reply.error["param"]) == (400, field)
+
+
+@pytest.mark.parametrize("field", ["stop", "dry_sequence_breakers"])
+def test_long_texts_below_the_bound_are_taken(server, field):
+    assert server.complete(max_tokens=1, dry_multiplier=1, **{field: ["x" * 4000]}).status == 200
+
+
+def test_more_answers_at_once_than_ever_fit_are_refused_for_good(server):
+    reply = server.complete(["a"] * 64, n=8, max_tokens=1)
+    assert (reply.status, reply.error["param"]) == (400, "n")
+    assert "at most 36 fit" in reply.error["message"]
+    assert server.complete(["a"] * 4, n=8, max_tokens=1).status == 200

@@ -145,3 +145,12 @@ def test_several_requests_are_taken_together_or_not_at_all(cycle):
             ScheduledRequest("a", params(5)), ScheduledRequest("b", SequenceParams((99,)))
         )
     assert scheduler.stats().queue_depth == 0
+
+
+def test_a_crowd_that_no_later_try_would_find_room_for_is_no_full_queue(cycle):
+    served = Served(cycle, settings=SchedulerSettings(Limits(parallel=2), queue_depth=1))
+    crowd = [ScheduledRequest(str(i), params(5)) for i in range(4)]
+    with pytest.raises(InvalidParams, match="4 answers at once; at most 3 fit"):
+        served.scheduler.submit(*crowd)
+    served.scheduler.submit(*crowd[:3])
+    assert served.scheduler.stats().counters.refused == 4

@@ -4,7 +4,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from engine.text.literals import LiteralEncoder
+from engine.text.literals import LONG_TEXT_LETTERS, LiteralEncoder, token_ids
 
 
 @pytest.fixture
@@ -66,3 +66,39 @@ def test_two_encoders_have_different_placeholders(folding_backend):
 def test_a_vocabulary_without_special_tokens_is_all_text(folding_backend):
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     assert LiteralEncoder(backend, unk=None).encode("ab", ((0, 2),)) == (0, 1)
+
+
+class Recorder:
+    """A tokenizer that notes how it is called."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.calls = []
+
+    def encode(self, text, **more):
+        self.calls.append("encode")
+        return self.backend.encode(text, **more)
+
+    def encode_batch_fast(self, texts, **more):
+        self.calls.append("encode_batch_fast")
+        return self.backend.encode_batch_fast(texts, **more)
+
+
+@pytest.mark.parametrize("letters", [LONG_TEXT_LETTERS - 1, LONG_TEXT_LETTERS, 50_000])
+def test_a_long_text_is_encoded_by_the_call_that_lets_other_threads_go_on(
+    byte_level_backend, letters
+):
+    text = ("a word, <|im_end|> é🙂 " * letters)[:letters]
+    recorder = Recorder(byte_level_backend)
+    ids = token_ids(recorder, text)
+    assert ids == byte_level_backend.encode(text, add_special_tokens=False).ids
+    is_long = letters >= LONG_TEXT_LETTERS
+    assert recorder.calls == ["encode_batch_fast" if is_long else "encode"]
+
+
+@pytest.mark.parametrize("parses", [False, True])
+def test_a_long_text_has_the_ids_that_the_other_call_gives(byte_level, parses, monkeypatch):
+    text = "a word, <|im_end|> é🙂 " * 1000
+    ids = byte_level.encode(text, parse_special=parses)
+    monkeypatch.setattr("engine.text.literals.LONG_TEXT_LETTERS", 10**9)
+    assert byte_level.encode(text, parse_special=parses) == ids
