@@ -8,10 +8,10 @@ from aiohttp import web
 from aiohttp.abc import AbstractAccessLogger
 
 from mlxcel_cli.output import printable
-from mlxcel_cli.serve.server import REQUEST_ID, SERVER
+from mlxcel_cli.serve.server import REQUEST_ID, Server
 
 
-def access_logger(note: Callable[[str], None]) -> type[AbstractAccessLogger]:
+def access_logger(note: Callable[[str], None], server: Server) -> type[AbstractAccessLogger]:
     """A class for aiohttp that writes with ``note``.
 
     Paths are told without their query, which may hold what is nobody's business.
@@ -19,8 +19,8 @@ def access_logger(note: Callable[[str], None]) -> type[AbstractAccessLogger]:
 
     class AccessLogger(AbstractAccessLogger):
         def log(self, request: web.BaseRequest, response: web.StreamResponse, time: float) -> None:
-            assert isinstance(request, web.Request)
-            form = request.app[SERVER].settings.access_log
+            # A request that was no HTTP has no application to ask.
+            form = server.settings.access_log
             if form == "off":
                 return
             entry = {

@@ -119,7 +119,7 @@ class _Life:
         runner = web.AppRunner(
             make_app(self._server, keys),
             handler_cancellation=True,
-            access_log_class=access_logger(self._output.note),
+            access_log_class=access_logger(self._output.note, self._server),
             shutdown_timeout=LAST_WORDS_S,
         )
         self._heed_signals()

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable
 
+from aiohttp.http_exceptions import HttpProcessingError
+
 
 def log_to(note: Callable[[str], None]) -> None:
     """Write records of the whole process with ``note``, tracebacks included."""
@@ -20,4 +22,14 @@ class _NoteHandler(logging.Handler):
         self.setFormatter(logging.Formatter("mlxcel: %(levelname)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._note(self.format(record))
+        if not _is_broken_http(record):
+            self._note(self.format(record))
+
+
+def _is_broken_http(record: logging.LogRecord) -> bool:
+    """Whether a record tells of bytes that were no HTTP: the client's fault, and in the access log.
+
+    aiohttp reports them as errors with a traceback, so that any stranger could fill the log.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    return isinstance(error, HttpProcessingError)

@@ -1,6 +1,7 @@
 """docs/server.md tells the truth: its examples run, its tables are the code's."""
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,66 @@ def test_python_examples_run(server, script):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def example(kind: str, start: str) -> str:
+    """The one example of the page that begins so."""
+    (found,) = [block for one, block in BLOCKS if one == kind and block.startswith(start)]
+    return found
+
+
+def test_the_first_command_listens_where_the_page_s_other_examples_ask(start_server):
+    (_, command, *arguments) = example("sh", "mlxcel serve").split()
+    assert (command, *arguments) == ("serve", "--port", "8080")
+    assert ADDRESS.endswith(f":{settings_table()['port'].default}")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    # 8080 may be taken where this runs.
+    server = start_server(arguments[0], port, "--no-warmup")
+    assert server.url == ADDRESS.replace("8080", port)
+    assert server.ask("GET", "/health").status == 200
+
+
+def test_the_exported_variables_lead_openai_s_package_here(server):
+    export = example("sh", "export OPENAI_BASE_URL")
+    ask = "from openai import OpenAI; print(OpenAI().models.list().data[0].id)"
+    done = subprocess.run(
+        ["bash", "-c", f"{export.replace(ADDRESS, server.url)}{sys.executable} -c '{ask}'"],
+        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "pet"
+
+
+def test_the_entry_for_llm_has_what_its_openai_models_take_and_a_model_served_here(server):
+    """What llm makes of such an entry: a client of ``api_base`` that asks for ``model_name``."""
+    from openai import OpenAI
+
+    lines = example("yaml", "- model_id").removeprefix("- ").splitlines()
+    entry = dict(line.strip().replace('"', "").split(": ", 1) for line in lines)
+    assert entry == {"model_id": "mlxcel", "model_name": "default", "api_base": f"{ADDRESS}/v1"}
+    client = OpenAI(base_url=entry["api_base"].replace(ADDRESS, server.url), api_key="none")
+    stream = client.chat.completions.create(
+        model=entry["model_name"],
+        messages=[{"role": "user", "content": "Hello"}],
+        max_tokens=4,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    assert [chunk.usage for chunk in stream][-1].completion_tokens == 4
+
+
+def test_llm_itself_answers_by_the_page_s_entry(server, tmp_path):
+    entry = example("yaml", "- model_id").replace(ADDRESS, server.url)
+    (tmp_path / "extra-openai-models.yaml").write_text(entry)
+    done = subprocess.run(
+        [sys.executable, "-m", "llm", "-m", "mlxcel", "Hello", "-o", "max_tokens", "8"],
+        env={"LLM_USER_PATH": str(tmp_path), "PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "none"},
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
 
 
 if __name__ == "__main__":

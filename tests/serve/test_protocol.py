@@ -256,6 +256,15 @@ def test_what_is_nested_too_deeply_for_a_template_is_the_client_s_fault(server, 
     assert reply.status in ({400} if field == "chat_template_kwargs" else {200, 400})
 
 
+def test_requests_that_are_no_http_are_logged_and_are_no_fault_of_ours(start_server):
+    server = start_server("--no-warmup")
+    with server.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: \0\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.0 400 ")
+    server.wait_for(lambda: any(" 400 " in note for note in server.notes))
+    assert [note for note in server.notes if "Traceback" in note or "AssertionError" in note] == []
+
+
 def test_a_path_cannot_forge_a_line_of_the_log(start_server):
     server = start_server("--no-warmup")
     server.ask("GET", "/v1/models/a%0d%0aforged%1b%5b31m", X_Request_Id="forged-log")
