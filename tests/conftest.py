@@ -1,6 +1,7 @@
 """What every test stands on: no network, no one's real settings, no run-to-run chance."""
 
 import os
+import signal
 from pathlib import Path
 
 import platformdirs
@@ -9,6 +10,11 @@ from hypothesis import settings
 
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci")
+
+# A shell ignores Ctrl-C in what it starts in the background, and children inherit that: the tests
+# that send one would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

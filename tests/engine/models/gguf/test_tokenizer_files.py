@@ -1,4 +1,5 @@
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -210,7 +211,8 @@ def test_rebuilt_merges_cut_words_as_scores_do(tmp_path_factory, data):
     scored = {entry: -float(rank) for rank, entry in enumerate(entries)}
     folder = tmp_path_factory.mktemp("spm")
     tokenizer = tokenizer_of(folder, sentence_pieces(scored))
-    text = data.draw(st.text("abcé☃ ", max_size=12)).replace("  ", " ")
+    # Runs of spaces are added tokens of their own: test_added_spaces_stay_one_token.
+    text = re.sub(" +", " ", data.draw(st.text("abcé☃ ", max_size=12)))
     assert tokenizer.encode(text).tokens == greedy_merge(text, scored)
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
