@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PROMPT := Write one short sentence about the sea.
-ARGS :=
+ARGS ?=
 
 # What MLX runs on: metal (macOS), cuda (an NVIDIA driver is there) or cpu. `make BACKEND=cuda` overrides.
 ifndef BACKEND

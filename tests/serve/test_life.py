@@ -78,6 +78,8 @@ def test_a_client_that_does_not_read_is_held_then_dropped_and_its_neighbours_go_
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
         head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         connection.sendall(head + body)
+        # Before its rows are there, a server that is free says nothing about them.
+        server.wait_for(lambda: busy(server) == 3)
         assert server.chat(max_tokens=20).status == 200
         server.wait_until_free()
     assert server.metric("mlxcel_requests_cancelled_total") == 3
