@@ -3,18 +3,14 @@
 Imports MLX; only the engine thread imports this.
 """
 
-from __future__ import annotations
-
-import importlib
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from engine.engine import Engine
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.models.progress import Progress
 from engine.models.resolve import ModelPlaces, resolve
@@ -29,12 +25,9 @@ from engine.runtime.memory import (
     preflight,
     wired_limit,
 )
+from engine.session import Session
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.config import Settings
-
-if TYPE_CHECKING:
-    from engine.engine import Engine
-    from engine.session import Session
 
 LOAD_STEPS = 100
 """A load reports its part of 1; a Progress counts in whole steps."""
@@ -75,19 +68,24 @@ def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> Rea
     )
     if not request.force:
         _check_files(found.folder, device)
-    with _importing("engine.session"):
-        loaded = load(
-            found.folder,
-            LoadOptions(dtype=request.dtype, form=_form(request), name=found.name),
-            progress=lambda part: report(Progress("loading", int(part * LOAD_STEPS), LOAD_STEPS)),
-        )
+    loaded = load(
+        found.folder,
+        LoadOptions(dtype=request.dtype, form=_form(request), name=found.name),
+        progress=lambda part: report(Progress("loading", int(part * LOAD_STEPS), LOAD_STEPS)),
+    )
     need = _need(loaded, request)
     if not request.force:
         _check_context(need, device)
     held = ExitStack()
     held.enter_context(wired_limit(device, need.total_bytes, mx))
     engine, session = _start(loaded, device, request)
-    notes = (*found.notes, *loaded.facts.notes, *_device_notes(device, request.settings))
+    storage = f"KV storage: {engine.choice.kind}, {engine.choice.why}"
+    notes = (
+        *found.notes,
+        *loaded.facts.notes,
+        storage,
+        *_device_notes(device, request.settings),
+    )
     return ReadyModel(loaded, engine, session, notes, held, device.kind)
 
 
@@ -98,23 +96,9 @@ def model_places(settings: Settings) -> ModelPlaces:
     )
 
 
-@contextmanager
-def _importing(module: str) -> Iterator[None]:
-    """Import a module on the side: reading weights leaves Python idle, and 0.2 s are felt."""
-    importer = threading.Thread(target=importlib.import_module, args=(module,), daemon=True)
-    importer.start()
-    try:
-        yield
-    finally:
-        importer.join()
-
-
 def _start(
     loaded: LoadedModel, device: DeviceFacts, request: ModelRequest
 ) -> tuple[Engine, Session]:
-    from engine.engine import Engine
-    from engine.session import Session
-
     machine = request.settings.machine
     engine = Engine(
         loaded,
