@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,14 @@ class RemoteBackend:
     def __init__(
         self, url: str, key: str | None = None, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise InvalidParams("--url", f"{url!r} is no address: {error}") from error
+        if parts.scheme not in ("http", "https") or not self._host:
             raise InvalidParams("--url", f"must be like http://localhost:8080/v1, not {url!r}")
         self._secure = parts.scheme == "https"
-        self._host, self._port = parts.hostname, parts.port
         path = parts.path.rstrip("/")
         self._base = path if path.endswith("/v1") else f"{path}/v1"
         self._name = parts.netloc.rpartition("@")[2]
@@ -90,17 +94,14 @@ class RemoteBackend:
             ServerFailed: the server refuses, fails, or goes away.
         """
         started = self._clock()
-        connection = self._connect(ANSWER_S)
+        body = self._body(request)
         try:
-            response = self._ask(connection, "POST", "/chat/completions", self._body(request))
-            yield from _Reading(self._clock, started, request.sampling.seed).events(response)
+            with self._asked("POST", "/chat/completions", body, ANSWER_S) as response:
+                yield from _Reading(self._clock, started, request.sampling.seed).events(response)
         except ServerFailed:
             raise
         except (OSError, HTTPException) as error:
             raise ServerFailed(f"{self._name} broke off: {error}") from error
-        finally:
-            self._socket = None
-            connection.close()
 
     def unload(self) -> None:
         """Nothing is held."""
@@ -116,9 +117,9 @@ class RemoteBackend:
                 return
 
     def _list(self) -> list[Mapping[str, Any]]:
-        connection = self._connect(CONNECT_S)
         try:
-            answer = json.loads(self._ask(connection, "GET", "/models", None).read())
+            with self._asked("GET", "/models", None, CONNECT_S) as response:
+                answer = json.loads(response.read())
             return [one for one in answer["data"] if "id" in one]
         except ServerFailed:
             raise
@@ -126,24 +127,27 @@ class RemoteBackend:
             raise ServerFailed(f"{self._name} cannot be reached: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ServerFailed(f"{self._name} has no OpenAI-shaped API at {self._base}") from error
-        finally:
-            connection.close()
 
-    def _connect(self, timeout_s: float) -> HTTPConnection:
-        kind = HTTPSConnection if self._secure else HTTPConnection
-        return kind(self._host, self._port, timeout=timeout_s)
-
-    def _ask(
-        self, connection: HTTPConnection, method: str, path: str, body: object
-    ) -> HTTPResponse:
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: object, timeout_s: float
+    ) -> Iterator[HTTPResponse]:
+        """One request's answer, on a connection that ends with the block."""
         content = None if body is None else json.dumps(body).encode()
-        connection.connect()
-        self._socket = connection.sock
-        connection.request(method, self._base + path, content, self._headers)
-        response = connection.getresponse()
-        if response.status >= 400:
-            raise ServerFailed(f"{self._name}: {_refusal(response)}")
-        return response
+        kind = HTTPSConnection if self._secure else HTTPConnection
+        with closing(kind(self._host, self._port, timeout=CONNECT_S)) as connection:
+            connection.connect()
+            connection.sock.settimeout(timeout_s)
+            self._socket = connection.sock
+            try:
+                connection.request(method, self._base + path, content, self._headers)
+                # A response without a length keeps the socket after its connection has let go.
+                with connection.getresponse() as response:
+                    if response.status >= 400:
+                        raise ServerFailed(f"{self._name}: {_refusal(response)}")
+                    yield response
+            finally:
+                self._socket = None
 
     def _body(self, request: AnswerRequest) -> dict[str, object]:
         body: dict[str, object] = {

@@ -1,6 +1,8 @@
 """Chats with a server: what is asked, what comes back, what fails, what is cancelled."""
 
+import gc
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -177,7 +179,23 @@ def test_a_server_that_is_not_there_is_named():
         loaded("http://127.0.0.1:9/v1")
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host", "http://"])
+def test_an_answer_that_fails_leaves_no_socket_open(server):
+    server.chunks = [{"error": "out of memory"}, "[DONE]"]
+    before = open_clients()
+    with pytest.raises(ServerFailed) as failed:
+        list(loaded(server.url).answer(request()))
+    # The error keeps every frame alive, as a log or a debugger may.
+    assert failed.value.__traceback__ is not None
+    assert open_clients() <= before
+
+
+def open_clients() -> set[int]:
+    """Descriptors of connected-out sockets; those that a server accepts have no protocol."""
+    sockets = [one for one in gc.get_objects() if isinstance(one, socket.socket)]
+    return {one.fileno() for one in sockets if one.proto == socket.IPPROTO_TCP} - {-1}
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host", "http://", "host:99999", "http://[::1"])
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(InvalidParams, match="--url"):
         RemoteBackend(url)
