@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxcel_cli.help_text import CONTEXT_SETTINGS, PLAIN_SETTINGS, PlainCommand, PlainGroup
+from mlxcel_cli.typed_values import check_given_values_only
 
 COMMANDS = MappingProxyType(
     {
@@ -38,7 +39,9 @@ def command_tree() -> Any:
     """The root command; ``main(args, standalone_mode=False)`` runs it."""
     app = typer.Typer(cls=_Root, **PLAIN_SETTINGS | {"add_completion": True})
     app.callback(epilog=EXAMPLES, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)(_mlxcel)
-    return typer.main.get_command(app)
+    root = typer.main.get_command(app)
+    check_given_values_only(root)
+    return root
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - Typer's callback
@@ -67,7 +70,9 @@ class _Commands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            self._built[name] = _build(name, COMMANDS[name])
+            command = _build(name, COMMANDS[name])
+            check_given_values_only(command)
+            self._built[name] = command
         return self._built[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
