@@ -1,6 +1,11 @@
 """``/v1/chat/completions`` of a real server: shapes, streams, sampling, refusals."""
 
+import socket
+
 import pytest
+
+from tests.engine.models.tiny import write_tiny
+from tests.serve.conftest import Starter, environ_of
 
 STREAM = {"stream": True, "seed": 5, "max_tokens": 12}
 
@@ -207,6 +212,35 @@ def test_another_model_is_not_found(server):
     reply = server.chat(model="owner/other")
     assert (reply.status, reply.error["param"]) == (404, "model")
     assert reply.error["code"] == "model_not_found"
+
+
+def test_another_model_is_looked_for_on_no_network(start_server):
+    """mlx-lm#1133, mlx#1841."""
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.setblocking(False)
+        url = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        server = start_server(HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
+        assert server.chat(model="owner/other").status == 404
+        assert server.complete(model="owner/other").status == 404
+        assert server.ask("GET", "/v1/models/owner/other").status == 404
+        with pytest.raises(BlockingIOError):
+            hub.accept()
+
+
+def test_a_base_model_completes_texts_and_refuses_chats_by_name(tmp_path, serve_home):
+    """omlx#1343."""
+    model = write_tiny(tmp_path / "base")
+    (model / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    starter = Starter(environ_of(serve_home), model)
+    try:
+        server = starter()
+        for stream in (False, True):
+            reply = server.chat(stream=stream)
+            assert (reply.status, reply.error["param"]) == (400, "messages")
+            assert "base has no chat template" in reply.error["message"]
+        assert server.complete(max_tokens=3).status == 200
+    finally:
+        starter.end()
 
 
 def test_a_bias_and_special_knobs_are_honoured(server):

@@ -20,6 +20,20 @@ SLOW = {"step_s": 0.05}
 ENDLESS = {"stream": True, "max_tokens": 400, "ignore_eos": True}
 
 
+KILLED = """
+import sys, threading, urllib.request
+url, body = sys.argv[1], sys.argv[2].encode()
+def ask():
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    for _ in urllib.request.urlopen(request):
+        pass
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads:
+    thread.start()
+"""
+"""A client with eight connections."""
+
+
 def vanish(connection):
     """Close so that the other side is reset, as a killed client's kernel does."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -56,6 +70,23 @@ def test_two_hundred_clients_that_vanish_leave_no_row(start_server):
     assert server.chat(max_tokens=2).status == 200
     assert time.monotonic() - began < 5
     assert server.metric("mlxcel_requests_failed_total") == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_is_killed_frees_its_slots_and_its_places_in_the_queue(start_server, stream):
+    server = start_server(faults=SLOW)
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **ENDLESS, "stream": stream})
+    url = f"{server.url}/v1/chat/completions"
+    client = subprocess.Popen([sys.executable, "-c", KILLED, url, body], stderr=subprocess.DEVNULL)
+    try:
+        server.wait_for(lambda: busy(server) == 4)
+        server.wait_for(lambda: server.metric("mlxcel_queue_depth") == 4)
+    finally:
+        client.kill()
+        client.wait()
+    server.wait_for(lambda: server.metric("mlxcel_requests_cancelled_total") == 8)
+    assert busy(server) == server.metric("mlxcel_queue_depth") == 0
+    assert server.chat(max_tokens=2).status == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -49,6 +49,38 @@ def test_a_short_question_behind_the_same_beginning_hears_nothing_of_the_other(s
     assert warm["choices"] == cold["choices"]
 
 
+def test_conversations_in_turn_are_answered_as_if_each_were_the_first(server):
+    """A, B, C and A again, each with its next turn; cold is the same without the cache."""
+    turns = {}
+    for name in "ABCA":
+        asked = turns.setdefault(name, [{"role": "user", "content": f"{STORY} Tell me of {name}."}])
+        fields = {"max_tokens": 8, "temperature": 0}
+        warm = server.chat(asked, prompt_cache_key="turns", **fields).json
+        cold = server.chat(asked, cache_prompt=False, **fields).json
+        assert warm["choices"] == cold["choices"]
+        assert cached(cold) == 0
+        assert cached(warm) >= 32 or name == "A"
+        answer = {"role": "assistant", "content": warm["choices"][0]["message"]["content"]}
+        turns[name] = [*asked, answer, {"role": "user", "content": "And then?"}]
+    assert cached(warm) > len(STORY), "the second turn of A knows the first"
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_an_answer_that_was_broken_off_is_whole_when_it_is_asked_for_again(start_server, tokens):
+    server = start_server("--prompt-cache-min-tokens", "1", faults={"step_s": 0.02})
+    asked = {"max_tokens": 40, "temperature": 0, "ignore_eos": True, "stream": True}
+    with server.send_chat(**asked) as connection:
+        read = b""
+        while read.count(b'"content"') < tokens:
+            read += connection.recv(4096)
+    server.wait_for(lambda: server.metric("mlxcel_requests_cancelled_total") == 1)
+    again = server.chat(**asked | {"stream": False}).json
+    cold = server.chat(**asked | {"stream": False, "cache_prompt": False}).json
+    assert cached(again) > 0
+    assert again["choices"] == cold["choices"]
+    assert again["usage"]["completion_tokens"] == 40
+
+
 def test_text_completions_share_beginnings_too(server):
     body = {"max_tokens": 3, "temperature": 0, "prompt_cache_key": "text"}
     first, again = (server.complete(STORY, **body).json for _ in "ab")
@@ -96,4 +128,22 @@ def test_a_killed_server_s_prompts_are_known_to_the_next(start_server, tmp_path)
     assert cached(warm) == warm["usage"]["prompt_tokens"] - 1
     assert warm["choices"] == first["choices"]
     assert stats(again)["disk_tokens"] == cached(warm)
+    assert any(f"1 files in {folder} are not the prompt cache's" in one for one in again.notes)
     assert again.stop() == 0
+
+
+def test_files_that_were_damaged_cost_a_prefill_and_a_line(start_server, tmp_path):
+    folder = tmp_path / "kv"
+    server = start_server("--prompt-cache-dir", str(folder))
+    first = ask(server)
+    server.wait_for(lambda: any(folder.glob("*.kvrun")))
+    assert server.stop() == 0
+    for run in folder.glob("*.kvrun"):
+        run.write_bytes(run.read_bytes()[:-1] + b"?")
+    again = start_server("--prompt-cache-dir", str(folder))
+    cold = ask(again)
+    assert cached(cold) == 0
+    assert cold["choices"] == first["choices"]
+    (told,) = [note for note in again.notes if "prompt cache file" in note]
+    assert "is ignored" in told
+    assert "its checksum is another" in told

@@ -72,6 +72,22 @@ def test_a_plain_answer_of_n_tokens_keeps_n_minus_5_lookahead_steps(tokenizer, p
     assert told.done.timings.draft_rounds == 0
 
 
+@pytest.mark.parametrize("rows", [2, 4])
+@pytest.mark.parametrize("policy", ["fixed", "graded", "gated"])
+def test_plain_answers_together_keep_their_lookahead(tokenizer, policy, rows):
+    """I6: some end and one is cancelled meanwhile, and that empties no pipeline either."""
+    one = served(endless(tokenizer), drafting(policy))
+    told = one.submit("0", params(PLAIN, 128))
+    for i in range(1, rows):
+        one.submit(str(i), params((50 * i,), 128 if i == 1 else 30 * i))
+    ticks_until(one, lambda: len(told.tokens) > 40)
+    one.scheduler.cancel(str(rows - 1))
+    one.run()
+    assert lookahead_steps(one) >= 123
+    assert told.tokens == list(range(4, 132))
+    assert one.scheduler.stats().counters.verify_rounds == 0
+
+
 def test_a_proposal_found_in_flight_is_read_first_and_verified_in_the_next_tick(engine):
     """I3: the switch tick submits nothing, and what it read is what the next ask is about."""
     watch, one = Watch(engine), served(engine)

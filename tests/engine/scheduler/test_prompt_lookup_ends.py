@@ -1,13 +1,14 @@
 """Drafts in the batch: rows that come, fail, are cancelled and end inside a round (I6 to I8)."""
 
+import mlx.core as mx
 import pytest
 
-from engine.errors import EvalFailed, InternalFault
+from engine.errors import EvalFailed, InternalFault, RowError
 from engine.finish import FinishCause
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import Cancelled, Delta
-from tests.engine.rigs import byte_tokenizer
+from tests.engine.rigs import Watched, byte_tokenizer
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     PLAIN,
@@ -95,14 +96,14 @@ def test_a_round_that_fails_ends_its_row_and_no_other(engine):
     told, beside = one.submit("a", params(COPY, 60)), one.submit("b", params(COPY, 60))
     ticks_until(one, lambda: drafter(one, "a") is not None)
     seq = one.scheduler._rows["a"].seq
-    forward = engine.drafting.forward_draft
+    forward = engine.drafting.forward_drafts
 
-    def fails(row, draft):
-        if row == seq:
+    def fails(drafts):
+        if seq in drafts:
             raise EvalFailed("the device fell over")
-        return forward(row, draft)
+        return forward(drafts)
 
-    engine.drafting.forward_draft = fails
+    engine.drafting.forward_drafts = fails
     one.run()
     assert isinstance(told.error, EvalFailed)
     assert told.tokens == [(3 + i) % 24 for i in range(len(told.tokens))]
@@ -153,6 +154,44 @@ def test_an_end_token_inside_an_accepted_block_ends_there(tokenizer, end):
     assert told.tokens == list(range(3, end))
     assert told.done.timings.draft_rounds > 0
     assert beside.tokens == list(range(8))
+
+
+@pytest.mark.parametrize("end", [14, 15, 18, 21])
+def test_a_request_s_own_stop_token_inside_an_accepted_block_ends_there(engine, end):
+    asked = params(COPY, 60, stop_ids=frozenset({end}))
+    one, plain = served(engine), Served(engine)
+    told, beside = one.submit("a", asked), one.submit("b", params(COPY, 60))
+    one.run()
+    other = plain.submit("a", asked)
+    plain.run()
+    assert told.tokens == other.tokens == list(range(3, end))
+    assert told.done.finish is other.done.finish is FinishCause.EOS
+    assert told.done.usage == other.done.usage
+    assert told.done.timings.draft_rounds > 0
+    assert beside.tokens == [(3 + i) % 24 for i in range(60)]
+
+
+@pytest.mark.parametrize("place", range(1, 8))
+def test_a_fault_inside_an_accepted_block_ends_its_row_there(engine, place):
+    """What stood before it is told, nothing behind it; the neighbours hear nothing of it."""
+    watched = Watched(engine)
+
+    def spoils(call, logits):
+        if logits.shape[1] < 8:
+            return logits
+        places = mx.arange(logits.shape[1])[None, :, None]
+        return mx.where(places == place, float("nan"), logits)
+
+    one = served(engine)
+    told = one.submit("a", params(COPY, 60))
+    beside = one.submit("b", params((100,), 10))
+    ticks_until(one, lambda: drafter(one, "a") is not None)
+    watched.spoils = spoils
+    before = len(told.tokens)
+    one.run()
+    assert isinstance(told.error, RowError)
+    assert told.tokens == [(3 + i) % 24 for i in range(before + 1 + place)]
+    assert beside.tokens == list(range(10))
 
 
 @pytest.mark.parametrize("stop", ["\x0e", "\x0f\x10", "\x12\x13\x14"])

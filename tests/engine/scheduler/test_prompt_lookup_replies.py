@@ -1,11 +1,15 @@
 """Replies with drafts and without: the same text, counts only where something was drafted."""
 
 import logging
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
+from engine.errors import DrafterOutOfStep
 from engine.finish import FinishCause
+from engine.lookup.drafter import PromptLookup
+from engine.lookup.eligibility import RequestFacts, server_refusal
 from engine.params import SamplingParams, SequenceParams
 from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.settings import SchedulerSettings
@@ -144,6 +148,43 @@ def test_a_request_that_is_not_eligible_decodes_plainly_and_the_log_says_why(
     assert line.message == f"request a decodes without prompt lookup: {reason}"
 
 
+@pytest.mark.parametrize("fact", fields(RequestFacts), ids=lambda fact: fact.name)
+def test_each_fact_that_refuses_leaves_the_text_and_no_counts(tokenizer, caplog, fact):
+    """Those too that no model of ours and no request can bring about today."""
+    off = Served(alphabet(tokenizer), parallel=4)
+    plain = off.submit("a", params(COPY, 40))
+    off.run()
+    engine = alphabet(tokenizer)
+    facts = engine.drafting.facts
+
+    def refused(seq, max_draft):
+        return replace(facts(seq, max_draft), **{fact.name: not fact.default})
+
+    engine.drafting.facts = refused
+    with caplog.at_level(logging.DEBUG, "engine.scheduler"):
+        one = served(engine)
+        told = one.submit("a", params(COPY, 40))
+        one.run()
+    assert told.text == plain.text
+    assert told.done.timings.draft_kind is None
+    assert one.scheduler.stats().counters.verify_rounds == 0
+    reason = server_refusal(RequestFacts(**{fact.name: not fact.default}))
+    assert f"request a decodes without prompt lookup: {reason.value}" in caplog.text
+
+
+def test_a_drafter_that_cannot_start_leaves_its_row_plain(tokenizer, caplog, monkeypatch):
+    def fails(*_):
+        raise DrafterOutOfStep("no index")
+
+    monkeypatch.setattr(PromptLookup, "start", fails)
+    one = served(alphabet(tokenizer))
+    told = one.submit("a", params(COPY, 40))
+    one.run()
+    assert told.tokens == [(3 + i) % 24 for i in range(40)]
+    assert told.done.timings.draft_kind is None
+    assert "request a goes on without prompt lookup: " in caplog.text
+
+
 def test_a_model_whose_kv_cannot_be_cut_decodes_plainly(tokenizer, caplog):
     """mlx-lm#1446: such rows cannot drop rejected tokens."""
     off = Served(tiny_engine("hybrid", tokenizer=tokenizer), parallel=4)
@@ -186,6 +227,30 @@ def test_what_a_round_did_not_commit_is_not_remembered(tokenizer, stop):
     plain = cold.submit("b", turn)
     cold.run()
     assert warm.done.usage.cached_tokens > len(LOOPING)
+    assert warm.text == plain.text
+
+
+@pytest.mark.parametrize("ticks", range(3, 12))
+def test_a_cancelled_row_is_remembered_as_far_as_its_rounds_were_committed(tokenizer, ticks):
+    settings = {"prompt_cache": CacheLimits(min_tokens=4)}
+    one = served(tiny_engine(tokenizer=tokenizer), settings=settings)
+    first = one.submit("a", params(LOOPING, 90))
+    while not first.tokens:
+        one.tick()
+    for _ in range(ticks):
+        one.tick()
+    one.scheduler.cancel("a")
+    one.run()
+    for _ in range(50):
+        one.tick()
+    turn = params((*LOOPING, *first.tokens, *b" and then"), 30)
+    warm = one.submit("b", turn)
+    one.run()
+    cold = Served(tiny_engine(tokenizer=tokenizer), parallel=4)
+    plain = cold.submit("b", turn)
+    cold.run()
+    told = len(LOOPING) + len(first.tokens)
+    assert told - 1 <= warm.done.usage.cached_tokens <= told
     assert warm.text == plain.text
 
 
