@@ -89,6 +89,7 @@ class EngineBackend:
         """
         if self._ready is None:
             raise EngineClosed("no model is loaded")
+        from engine.prompt_cache.key import CacheUse
         from engine.session import Answer, PrefillProgress
 
         loaded = self._ready.loaded
@@ -96,6 +97,9 @@ class EngineBackend:
         params = _sequence_params(loaded.tokenizer, prompt, request)
         thinking = _thinking_filter(loaded, prompt, raw=request.prompt.raw is not None)
         shown = _Shown()
+        if request.reuses_kv:
+            known = self._kept(self._ready).covered(params, CacheUse())
+            yield PromptRead(known, len(params.prompt_ids))
         if request.prompt.prefill:
             yield from shown.keep((Piece(request.prompt.prefill),))
         events = self._events(self._ready, params, request)

@@ -7,7 +7,7 @@ during one answer ends the program at once.
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ from mlxcel_cli.chat.blocks import MessageReader
 from mlxcel_cli.chat.completion import completions
 from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
-from mlxcel_cli.chat.stats_text import finish_note, speed_text
+from mlxcel_cli.chat.stats_text import NATURAL_ENDS, finish_note, speed_text
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.generation import merge_pieces
@@ -41,6 +41,12 @@ TURN_ERRORS = (EngineError, OSError, MemoryError)
 class Lines(Protocol):
     """Where a user's lines come from."""
 
+    greeting: str
+    """What is said before the first."""
+
+    takes_keys: bool
+    """Whether a user sits there, whose Ctrl-C is meant for what runs and not for the program."""
+
     def read(self, prompt: str, draft: str) -> str:
         """The next line.
 
@@ -57,8 +63,12 @@ class Lines(Protocol):
 class PipedLines:
     """Lines of a pipe or file; nothing is prompted for."""
 
+    takes_keys = False
+
     def __init__(self, stdin: TextIO) -> None:
         self._stdin = stdin
+        end = "stdout" if stdin.isatty() else "stdin"
+        self.greeting = f"mlxcel: {end} is no terminal: each line is a message"
 
     def read(self, prompt: str, draft: str) -> str:
         """The next line."""
@@ -75,6 +85,9 @@ class TypedLines:
     Args:
         history: the file of earlier lines; None keeps them in memory.
     """
+
+    greeting = GREETING
+    takes_keys = True
 
     def __init__(self, history: Path | None) -> None:
         # It costs 0.1 s, which pipes need not pay.
@@ -110,7 +123,6 @@ class LineChat:
     answerer: Answerer
     output: Output
     lines: Lines
-    is_interactive: bool
     is_remote: bool = False
     status: int = ExitCode.OK
     """The last failed turn's exit status, for scripts."""
@@ -122,16 +134,14 @@ class LineChat:
             EngineError, OSError: the model cannot be loaded.
         """
         self._load()
-        if self.is_interactive:
-            self.output.note(GREETING)
-        else:
-            self.output.note("mlxcel: stdin is no terminal: each line is a message")
-        for message in self._messages():
-            if not self._take(message):
+        self.output.note(self.lines.greeting)
+        for message, is_quoted in self._messages():
+            if not self._take(message, is_quoted=is_quoted):
                 break
         return self.status
 
-    def _messages(self) -> Iterator[str]:
+    def _messages(self) -> Iterator[tuple[str, bool]]:
+        """Messages, and whether each stood between quotes."""
         reader = MessageReader()
         draft = self.start.draft
         while True:
@@ -143,25 +153,26 @@ class LineChat:
                 continue
             except EOFError:
                 if (message := reader.flush()) is not None:
-                    yield message
+                    yield message, True
                 return
             finally:
                 draft = ""
             if (message := reader.push(line)) is not None:
-                yield message
+                yield message, reader.was_quoted
                 draft, self._restored = self._restored, ""
 
     _restored: str = ""
 
-    def _take(self, message: str) -> bool:
+    def _take(self, message: str, *, is_quoted: bool) -> bool:
         """Do what one message asks; False ends the chat."""
+        commands = is_command(message) and not is_quoted
         try:
-            if is_command(message):
+            if commands:
                 return self._obey(run_command(self._desk, message))
             self.start.session.ask(message)
         except TURN_ERRORS as error:
             self._tell(error)
-            self._restored = "" if is_command(message) or "\n" in message else message
+            self._restored = "" if commands or "\n" in message else message
             return True
         self._answer()
         return True
@@ -189,6 +200,16 @@ class LineChat:
 
     def _load(self) -> None:
         self.start.session.model = None
+        if not self.lines.takes_keys:
+            self._watch_load()
+            return
+        with StopKey(self.answerer.stop):
+            self._watch_load()
+        if self.start.session.model is None:
+            self.output.clear_progress()
+            self.output.note("mlxcel: loading is stopped; /model NAME loads a model")
+
+    def _watch_load(self) -> None:
         for event in self.answerer.load(self.start.model):
             if isinstance(event, Progress):
                 self.output.progress(progress_text(event))
@@ -212,6 +233,10 @@ class LineChat:
 
     def _answer(self, *, continues: bool = False) -> None:
         session = self.start.session
+        if session.model is None:
+            self._restored = session.fail()
+            self.output.note("mlxcel: no model is loaded; /model NAME loads one")
+            return
         writer = TextWriter(self.output, show_reasoning=bool(self.start.options.show_reasoning))
         try:
             stream = self.answerer.answer(session.request(continues=continues))
@@ -257,6 +282,8 @@ class LineChat:
         if answer is None:
             self.output.note("[stopped before the first token]")
             return
+        if answer.finish in NATURAL_ENDS and not (answer.text.strip() or answer.reasoning):
+            self.output.note("[the model wrote nothing]")
         hint = "" if self.is_remote else "/continue goes on"
         if note := finish_note(answer, hint):
             self.output.note(f"[{note}]")
@@ -307,12 +334,4 @@ def chat_lines(start: ChatStart, answerer: Answerer, output: Output, *, is_remot
         lines = TypedLines(None if start.store is None else home / HISTORY_FILE)
     else:
         lines = PipedLines(open(os.devnull) if stdin is None else stdin)  # noqa: PTH123, SIM115
-    return LineChat(start, answerer, output, lines, is_interactive, is_remote).run()
-
-
-def can_show_screens(environ: Mapping[str, str]) -> bool:
-    """Whether stdin and stdout are a terminal that knows screens."""
-    if sys.stdin is None or sys.stdout is None:
-        return False
-    named = environ.get("TERM", "")
-    return sys.stdin.isatty() and sys.stdout.isatty() and named not in ("", "dumb")
+    return LineChat(start, answerer, output, lines, is_remote).run()

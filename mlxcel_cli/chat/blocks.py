@@ -12,6 +12,8 @@ class MessageReader:
 
     def __init__(self) -> None:
         self._lines: list[str] | None = None
+        self.was_quoted = False
+        """Whether the newest message stood between quotes."""
 
     @property
     def is_open(self) -> bool:
@@ -22,6 +24,7 @@ class MessageReader:
         """Take a line; the message it completes, None where there is none yet."""
         if self._lines is None:
             line = line.strip()
+            self.was_quoted = line.startswith(FENCE)
             if not line.startswith(FENCE):
                 return line or None
             self._lines = []

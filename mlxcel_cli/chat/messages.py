@@ -91,6 +91,24 @@ class Chat:
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last.role == ASSISTANT else None
 
+    @property
+    def new_tokens(self) -> tuple[int, ...]:
+        """Of each answer, the prompt tokens that come after the text of the answer before it.
+
+        They are the user's words and the template's around them: no cache can spare them. What
+        `Numbers.evaluated_tokens` exceeds them by was read again.
+        """
+        counts: list[int] = []
+        known = 0
+        for one in self.messages:
+            if one.role == ASSISTANT:
+                numbers = one.numbers
+                counts.append(max(numbers.prompt_tokens - known, 0))
+                # Reasoning is left out of later prompts.
+                answer = numbers.answer_tokens - numbers.reasoning_tokens
+                known = numbers.prompt_tokens + answer
+        return tuple(counts)
+
     def for_model(self) -> tuple[dict[str, object], ...]:
         """OpenAI-shaped messages: the system text, then the turns without their reasoning."""
         turns: list[dict[str, object]] = []

@@ -40,6 +40,8 @@ class _Draft:
     reasoning: str = ""
     tokens: int = 0
     reasoning_tokens: int = 0
+    prompt_tokens: int = 0
+    evaluated_tokens: int = 0
     first_s: float | None = None
     newest_s: float = 0.0
     saved_s: float = 0.0
@@ -85,6 +87,10 @@ class ChatSession:
 
     def resume(self, chat: Chat) -> None:
         """Go on with a saved or imported chat."""
+        answer = chat.last_answer
+        if answer is not None and answer.finish is None:
+            # The program that wrote it was killed.
+            chat = chat.answered(replace(answer, finish=FAILED))
         self.chat = chat
         self.knobs.system = chat.system
 
@@ -167,6 +173,10 @@ class ChatSession:
             self._end(self._message(draft, finish, _numbers(event, draft)))
         else:
             assert isinstance(event, PromptRead)
+            if not draft.prompt_tokens:
+                # The first one tells what need not be read.
+                draft.prompt_tokens = event.prompt_tokens
+                draft.evaluated_tokens = max(event.prompt_tokens - event.done_tokens, 1)
 
     def stop(self) -> None:
         """End the answer as the user wants; what was written stays."""
@@ -227,6 +237,8 @@ class ChatSession:
     def _live(self, draft: _Draft) -> Numbers:
         first = self._asked_s if draft.first_s is None else draft.first_s
         return Numbers(
+            prompt_tokens=draft.prompt_tokens,
+            evaluated_tokens=draft.evaluated_tokens,
             answer_tokens=draft.tokens,
             ttft_s=first - self._asked_s,
             tokens_per_s=draft.tokens_per_s,

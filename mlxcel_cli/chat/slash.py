@@ -64,14 +64,11 @@ class SlashCommand:
 
 
 def is_command(text: str) -> bool:
-    """Whether a prompt is a command: a slash and a word on one line, not a path or a comment."""
-    word = text.split(maxsplit=1)[0] if text.split() else ""
-    return (
-        text.startswith("/")
-        and "\n" not in text.strip()
-        and "/" not in word[1:]
-        and (word[1:].replace("-", "").isalnum() or word == "/?")
-    )
+    """Whether a prompt is a command: one line that begins with a slash, known or not.
+
+    A message that begins so has a space before it, or is quoted in line mode.
+    """
+    return text.startswith("/") and "\n" not in text.strip()
 
 
 def run_command(desk: Desk, text: str) -> Reply:

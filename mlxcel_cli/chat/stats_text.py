@@ -69,11 +69,13 @@ def stats_lines(session: ChatSession) -> Iterator[str]:
     if not answers:
         yield "No answers yet."
         return
-    yield " turn  prompt    read  answer  first s   tok/s  drafted  accepted"
-    for turn, answer in enumerate(answers, start=1):
+    yield " turn  prompt     new    read  answer  first s   tok/s  drafted  accepted"
+    new_tokens = session.chat.new_tokens
+    for turn, (answer, new) in enumerate(zip(answers, new_tokens, strict=True), start=1):
         one = answer.numbers
         yield (
-            f"{turn:5d} {one.prompt_tokens:7d} {one.evaluated_tokens:7d} {one.answer_tokens:7d} "
+            f"{turn:5d} {one.prompt_tokens:7d} {new:7d} {one.evaluated_tokens:7d} "
+            f"{one.answer_tokens:7d} "
             f"{one.ttft_s:8.2f} {one.tokens_per_s:7.1f} {one.drafted_tokens:8d} "
             f"{one.accepted_tokens:9d}"
         )

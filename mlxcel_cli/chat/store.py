@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from engine.errors import InvalidParams
@@ -245,5 +245,8 @@ def _to_json(message: ChatMessage) -> str:
 
 def _from_json(content: str) -> ChatMessage:
     values = json.loads(content)
-    numbers = Numbers(**values.pop("numbers"))
+    known = {one.name for one in fields(Numbers)}
+    # A later mlxcel may have counted more.
+    counted = values.pop("numbers").items()
+    numbers = Numbers(**{name: value for name, value in counted if name in known})
     return ChatMessage(**values, numbers=numbers)

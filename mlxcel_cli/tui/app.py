@@ -22,7 +22,7 @@ from mlxcel_cli.chat.stats_text import context_text, speed_text
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.tui.details import Details
 from mlxcel_cli.tui.flow import Flow
-from mlxcel_cli.tui.keys import CHAT_KEYS, key_of, keymap
+from mlxcel_cli.tui.keys import CHAT_KEYS, key_of, keymap, letters_of
 from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
 from mlxcel_cli.tui.palette import actions
 from mlxcel_cli.tui.prompt import Candidates, Prompt
@@ -60,6 +60,8 @@ class ChatApp(App[int]):
         is_remote: bool = False,
     ) -> None:
         super().__init__()
+        self.when_drawn: Callable[[], None] = lambda: None
+        """Called once, when the first screen is there."""
         self._start = start
         self._new_answerer = new_answerer
         self.is_remote = is_remote
@@ -80,6 +82,7 @@ class ChatApp(App[int]):
         yield Details()
         yield Candidates("", markup=False)
         prompt = Prompt(id="prompt", show_line_numbers=False, soft_wrap=True)
+        prompt.go_on_letters = self._go_on_letters
         prompt.border_subtitle = f"{self.key('send')} sends · {self.key('help')} help"
         yield prompt
         yield StatusLine()
@@ -96,6 +99,7 @@ class ChatApp(App[int]):
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
+        self.when_drawn()
         self.flow.begin(partial(self._new_answerer, self._start))
         if self._start.chooses_chat:
             self.questions.chats()
@@ -123,12 +127,13 @@ class ChatApp(App[int]):
     @property
     def hints(self) -> Hints:
         """What to press, as the keys are."""
-        go_on = "" if self.is_remote else f"{self.key('continue')} goes on"
+        go_on = "" if self.is_remote else f"press {self.key('continue')} to continue"
         greeting = (
             f"Type a message, {self.key('send')} sends it. @path attaches a file. "
             f"{self.key('help')} lists keys and commands, {self.key('palette')} every action."
         )
-        return Hints(go_on, f"{self.key('earlier')} shows them", greeting)
+        unfold = f"{self.key('message')} or a click"
+        return Hints(go_on, f"{self.key('earlier')} shows them", greeting, unfold)
 
     def key(self, name: str) -> str:
         """The key of an action, as it is bound."""
@@ -195,6 +200,14 @@ class ChatApp(App[int]):
     def on_prompt_follow_asked(self) -> None:
         """Follow the end of the conversation again."""
         self.action_follow()
+
+    async def on_prompt_go_on_asked(self) -> None:
+        """Go on with the answer that was cut off."""
+        await self.action_continue()
+
+    def _go_on_letters(self) -> frozenset[str]:
+        can = self.session.can_continue and not self.is_remote and not self.flow.is_answering
+        return letters_of("continue", self._keys) if can else frozenset()
 
     async def command(self, text: str) -> bool:
         """Do what a slash command says; False where it cannot be done, which is told."""
@@ -274,7 +287,10 @@ class ChatApp(App[int]):
 
     async def action_continue(self) -> None:
         """Go on with an answer that was cut off."""
-        await self.command("/continue")
+        if self.flow.is_answering:
+            self.say("An answer is being written.")
+        else:
+            await self.command("/continue")
 
     def action_chats(self) -> None:
         """Choose one of the saved chats."""
@@ -289,6 +305,14 @@ class ChatApp(App[int]):
         answer = self.transcript.last_answer
         if answer is None or not answer.toggle_fold():
             self.say("The newest answer has no thinking to show.")
+
+    def action_unfold(self) -> None:
+        """Open or close the newest message that is too long to be shown whole."""
+        turn = self.transcript.last_folded
+        if turn is None:
+            self.say("No message here is folded.")
+        else:
+            turn.toggle()
 
     def action_details(self) -> None:
         """Show or hide counts and speed."""

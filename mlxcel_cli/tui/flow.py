@@ -39,6 +39,8 @@ class Flow:
         """How far a load is, while one runs."""
         self.waits = False
         """Whether a message waits for the model."""
+        self._continues = False
+        """Whether what waits is the rest of an answer."""
 
     def begin(self, new_answerer: Callable[[], Answerer]) -> None:
         """Start the engine's thread and load the first model."""
@@ -74,7 +76,7 @@ class Flow:
         except (EngineError, OSError) as error:
             self._app.say(failure_text(error), is_error=True)
             return False
-        await self._app.transcript.add(UserTurn(text))
+        await self._app.transcript.add(UserTurn(text, self._app.hints.unfold))
         await self.answer()
         return True
 
@@ -93,7 +95,7 @@ class Flow:
         await self._app.transcript.add(self._turn)
         self._app.transcript.follow()
         if self._session.model is None:
-            self.waits = True
+            self.waits, self._continues = True, continues
             self._turn.say("waiting for the model")
             return
         assert self._jobs is not None
@@ -140,7 +142,7 @@ class Flow:
             self.waits = False
             if self._turn is not None:
                 await self._turn.remove()
-            await self.answer()
+            await self.answer(continues=self._continues)
 
     async def take_answer(self, message: AnswerEvents) -> None:
         """Show what came of the answer."""

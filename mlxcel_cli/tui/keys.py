@@ -15,8 +15,9 @@ CHAT_KEYS = (
     Binding("ctrl+n", "new_chat", "New chat", id="new-chat"),
     Binding("ctrl+o", "chats", "Saved chats", id="chats"),
     Binding("ctrl+r", "regenerate", "Answer again", id="regenerate"),
-    Binding("ctrl+g", "continue", "Go on with an answer that was cut off", id="continue"),
+    Binding("c,ctrl+g", "continue", "Go on with an answer that was cut off", id="continue"),
     Binding("ctrl+t", "fold", "Open or close the thinking", id="thinking"),
+    Binding("f3", "unfold", "Open or close the newest long message", id="message"),
     Binding("f2", "details", "Counts and speed", id="details"),
     Binding("ctrl+b", "earlier", "Show earlier turns", id="earlier"),
     Binding("pageup", "page_up", "Scroll up", id="page-up"),
@@ -73,16 +74,30 @@ def key_names(chosen: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def key_of(name: str, chosen: Mapping[str, str]) -> str:
-    """The key of an action, as a reader knows it."""
+    """The first key of an action, as a reader knows it."""
+    return key_text(_keys_of(name, chosen)[0])
+
+
+def letters_of(name: str, chosen: Mapping[str, str]) -> frozenset[str]:
+    """The keys of an action that a prompt would take as text."""
+    return frozenset(key for key in _keys_of(name, chosen) if len(key) == 1)
+
+
+def _keys_of(name: str, chosen: Mapping[str, str]) -> list[str]:
     key = next(one.key for one in (*PROMPT_KEYS, *CHAT_KEYS) if one.id == name)
-    return key_text(chosen.get(name, key))
+    return [one.strip() for one in chosen.get(name, key).split(",")]
 
 
 def key_text(keys: str) -> str:
     """``ctrl+j`` as ``Ctrl+J``; several keys are parted by "or"."""
     spelt = {"pageup": "PgUp", "pagedown": "PgDn", "escape": "Esc", "up": "Up"}
     named = [
-        "+".join(spelt.get(part, part.upper() if len(part) < 3 else part.title()) for part in key)
+        # A letter alone is typed as it stands.
+        key[0]
+        if len(key) == len(key[0]) == 1
+        else "+".join(
+            spelt.get(part, part.upper() if len(part) < 3 else part.title()) for part in key
+        )
         for key in (one.strip().split("+") for one in keys.split(","))
     ]
     return " or ".join(named)

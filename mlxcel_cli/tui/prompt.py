@@ -1,16 +1,22 @@
 """The prompt: a text area that grows, sends, completes, and hands scrolling keys on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from textual import events
 from textual.binding import BindingType
 from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
 from mlxcel_cli.chat.completion import completed, completions
 from mlxcel_cli.tui.keys import PROMPT_KEYS
 
 MOST_SHOWN = 12
+
+ALONE_S = 0.5
+"""How long a letter that is a key too has to stand alone in the prompt: with more it is text."""
 
 
 class Prompt(TextArea):
@@ -29,6 +35,28 @@ class Prompt(TextArea):
 
     class FollowAsked(Message):
         """The user wants to follow the answer again."""
+
+    class GoOnAsked(Message):
+        """The user wants the answer that was cut off to go on."""
+
+    go_on_letters: Callable[[], frozenset[str]] = staticmethod(frozenset)
+    """The letters that go on with an answer, as long as one can go on."""
+
+    _alone: Timer | None = None
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Wait whether a letter that is a key too stays alone; the text area takes it in."""
+        if self._alone is not None:
+            self._alone.stop()
+            self._alone = None
+        if not self.text and event.character in self.go_on_letters():
+            self._alone = self.set_timer(ALONE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._alone = None
+        if self.text in self.go_on_letters():
+            self.text = ""
+            self.post_message(self.GoOnAsked())
 
     # These keys are asked for before the text area sees them, so that letters typed just before
     # may still wait in its queue: the work queues up behind them.

@@ -1,26 +1,72 @@
 """The conversation on the screen: a widget for each turn, following its end until one scrolls."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widget import Widget
-from textual.widgets import Collapsible, Markdown, Static
-from textual.widgets.markdown import MarkdownStream
+from textual.widgets import Static
 
 from mlxcel_cli.chat.messages import USER, ChatMessage
 from mlxcel_cli.chat.stats_text import finish_note
 from mlxcel_cli.tui.plain_text import visible
 
+if TYPE_CHECKING:
+    from textual.widgets.markdown import MarkdownStream
+
 MOST_TURNS = 40
 """Turns that have widgets; a screen of hundreds of Markdown documents would be slow."""
 
 
-class UserTurn(Static):
-    """What the user said, letter by letter: never read as markup."""
+FOLD_LINES = 12
+FOLD_CHARACTERS = 2000
+"""How much of a user's turn is shown at first; one that goes little beyond is shown whole."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(visible(text), markup=False)
+
+class UserTurn(Static):
+    """What the user said, letter by letter: never read as markup. A long one is folded.
+
+    Args:
+        text: what was typed.
+        unfold_hint: what opens it where it is folded.
+    """
+
+    def __init__(self, text: str, unfold_hint: str) -> None:
+        self._text = visible(text)
+        self._folded = folded(self._text, unfold_hint)
+        self._is_open = False
+        super().__init__(self._folded or self._text, markup=False)
+
+    @property
+    def can_fold(self) -> bool:
+        """Whether it is too long to be shown whole."""
+        return bool(self._folded)
+
+    def toggle(self) -> None:
+        """Open it, or fold it again."""
+        if self._folded:
+            self._is_open = not self._is_open
+            self.update(self._text if self._is_open else self._folded)
+
+    def on_click(self, event: events.Click) -> None:
+        """Open or fold, unless the mouse has selected text."""
+        if self.can_fold and not self.screen.get_selected_text():
+            event.stop()
+            self.toggle()
+
+
+def folded(text: str, hint: str) -> str:
+    """The beginning of a long text and how much follows; empty where it is shown whole."""
+    lines = text.split("\n")
+    if len(lines) > 2 * FOLD_LINES:
+        kept = "\n".join(lines[:FOLD_LINES])[:FOLD_CHARACTERS]
+        return f"{kept}\n… {len(lines) - FOLD_LINES:,} more lines · {hint}"
+    if len(text) > 2 * FOLD_CHARACTERS:
+        more = len(text) - FOLD_CHARACTERS
+        return f"{text[:FOLD_CHARACTERS]}\n… {more:,} more characters · {hint}"
+    return ""
 
 
 class Note(Static):
@@ -39,6 +85,9 @@ class AnswerTurn(Vertical):
     """
 
     def __init__(self, message: ChatMessage | None, continue_hint: str) -> None:
+        # The first screen shows no answer and need not wait for Markdown's parser.
+        from textual.widgets import Collapsible, Markdown
+
         super().__init__()
         self._message = message
         self._continue_hint = continue_hint
@@ -64,8 +113,11 @@ class AnswerTurn(Vertical):
 
     async def write(self, text: str) -> None:
         """Add text of the answer."""
+        if not text:
+            # Stopping a stream whose task has not begun would cancel who stops it.
+            return
         if self._stream is None:
-            self._stream = Markdown.get_stream(self._markdown)
+            self._stream = self._markdown.get_stream(self._markdown)
         await self._stream.write(visible(text))
 
     def think(self, text: str, tokens: int) -> None:
@@ -105,6 +157,8 @@ class AnswerTurn(Vertical):
         note = finish_note(message, self._continue_hint)
         if not note and message.reasoning and not message.text.strip():
             note = "the model only thought and wrote no answer"
+        elif not note and not message.text.strip():
+            note = "the model wrote nothing"
         self.say(note)
 
 
@@ -153,9 +207,14 @@ class Transcript(VerticalScroll, can_focus=True):
         answers = self.query(AnswerTurn)
         return answers.last() if answers else None
 
+    @property
+    def last_folded(self) -> UserTurn | None:
+        """The newest turn that is too long to be shown whole."""
+        return next((one for one in reversed(self.query(UserTurn)) if one.can_fold), None)
+
     def _widgets(self, messages: Sequence[ChatMessage], hints: "Hints") -> list[Widget]:
         return [
-            UserTurn(one.text if one.shown is None else one.shown)
+            UserTurn(one.text if one.shown is None else one.shown, hints.unfold)
             if one.role == USER
             else AnswerTurn(one, hints.go_on)
             for one in messages
@@ -172,9 +231,11 @@ class Hints:
         go_on: for an answer that was cut off; empty where none can go on.
         earlier: for turns that are not shown.
         greeting: in a chat where nothing was said.
+        unfold: for a message that is folded.
     """
 
-    def __init__(self, go_on: str, earlier: str, greeting: str) -> None:
+    def __init__(self, go_on: str, earlier: str, greeting: str, unfold: str) -> None:
         self.go_on = go_on
         self.earlier = earlier
         self.greeting = greeting
+        self.unfold = unfold

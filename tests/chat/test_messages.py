@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, code_blocks, title_of
+from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers, code_blocks, title_of
 
 
 def answer(text: str, **values) -> ChatMessage:
@@ -32,6 +32,14 @@ def test_taking_the_last_turn_back_takes_its_answer_too():
     chat = Chat("1").asked("a").answered(answer("x")).asked("b").answered(answer("y"))
     assert contents(chat.without_last_turn()) == [("user", "a"), ("assistant", "x")]
     assert Chat("1").without_last_turn() == Chat("1")
+
+
+def test_the_new_tokens_of_a_turn_come_after_the_answer_before_it():
+    chat = Chat("1")
+    for prompt, written, thought in ((30, 12, 0), (57, 20, 8), (90, 5, 0)):
+        numbers = Numbers(prompt_tokens=prompt, answer_tokens=written, reasoning_tokens=thought)
+        chat = chat.asked("x").answered(answer("y", numbers=numbers))
+    assert chat.new_tokens == (30, 57 - 30 - 12, 90 - 57 - 12)
 
 
 def test_what_was_typed_is_shown_and_what_was_attached_is_sent():

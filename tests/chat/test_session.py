@@ -7,6 +7,8 @@ import pytest
 from engine.errors import InvalidParams
 from engine.outcome import Timings, Usage
 from mlxcel_cli.answers import Done, LookupRefused, Piece, PromptRead
+from mlxcel_cli.chat.knobs import Knobs
+from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.store import ChatStore
 
 TIMINGS = Timings(
@@ -64,6 +66,27 @@ def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_goes_on(session):
     session.ask("more")
     texts = [one["content"] for one in session.request().prompt.messages]
     assert texts == ["hi", "Hel", "more"]
+
+
+def test_a_stopped_answer_tells_how_much_of_its_prompt_was_read(session):
+    session.ask("hi")
+    session.request()
+    for event in (PromptRead(20, 34), PromptRead(33, 34), Piece("Hel", tokens=1)):
+        session.take(event)
+    session.stop()
+    numbers = session.chat.last_answer.numbers
+    assert (numbers.prompt_tokens, numbers.evaluated_tokens) == (34, 14)
+
+
+def test_an_answer_whose_program_was_killed_is_told_and_can_go_on(session, store, clock):
+    session.ask("hi")
+    session.request()
+    clock.now_s = 2.0
+    session.take(Piece("Hel", tokens=1))
+    resumed = ChatSession(store, Knobs())
+    resumed.resume(store.load(session.chat.id))
+    assert (resumed.chat.last_answer.text, resumed.chat.last_answer.finish) == ("Hel", "failed")
+    assert resumed.can_continue
 
 
 def test_a_stop_before_the_first_token_keeps_the_question(session):

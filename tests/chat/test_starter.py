@@ -14,9 +14,13 @@ from mlxcel_cli.sampling_options import SamplingOptions
 
 pytestmark = pytest.mark.starter
 
-GLUE_TOKENS = 11 + 1
-"""What the starter's template puts around a turn (``<|im_end|>`` to ``assistant``, eleven tokens
-that no cache can spare), and the answer's newest token, which has no KV yet."""
+TEMPLATE_TOKENS = 11
+"""The template's own around a user's words, as new as they are: ``<|im_end|>``, a line end,
+``<|im_start|>user`` and a line end before them, as much with ``assistant`` after them."""
+
+AGAIN_TOKENS = 1
+"""Most tokens that are read though they were read or written before: the newest token of a stopped
+answer has no KV yet, and of a prompt that is known the last token is forwarded once more."""
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +69,45 @@ class Talk:
     def tokens(self, text: str) -> int:
         return len(self.backend._ready.loaded.tokenizer.encode(text))
 
+    def judge(self, text: str) -> None:
+        """The turn read its own tokens, and next to nothing again."""
+        new = self.tokens(text) + TEMPLATE_TOKENS
+        assert self.session.chat.new_tokens[-1] == new
+        assert self.read_tokens <= new + AGAIN_TOKENS
+
+
+def test_the_first_turn_reads_all_of_its_prompt(backend):
+    talk = Talk(backend)
+    talk.ask("Which animals sleep through the winter?")
+    (new,) = talk.session.chat.new_tokens
+    assert new == talk.session.chat.last_answer.numbers.prompt_tokens
+    # What chats share, the template's system text, is known from the second one on.
+    assert talk.read_tokens <= new
+
 
 @pytest.mark.parametrize("lookup", [False, True], ids=["plain", "prompt lookup"])
-def test_each_turn_reads_its_new_tokens_and_the_template_s(backend, lookup):
+def test_each_turn_reads_its_new_tokens(backend, lookup):
     talk = Talk(backend, lookup=lookup)
     talk.ask("Name three large cities in Europe.")
     for text in ("And which is the largest?", "What river runs there?"):
         talk.ask(text)
-        assert talk.read_tokens <= talk.tokens(text) + GLUE_TOKENS
+        talk.judge(text)
+
+
+def test_a_turn_after_an_answer_that_came_to_its_end_reads_its_new_tokens(backend):
+    talk = Talk(backend)
+    talk.session.knobs.set("max-tokens", "80")
+    talk.ask("What is 2 + 2? Answer with one word.", judged=False)
+    assert talk.session.chat.last_answer.finish == "eos"
+    talk.ask("And 3 + 3?", judged=False)
+    talk.judge("And 3 + 3?")
 
 
 def test_a_turn_after_a_stop_reads_its_new_tokens(backend):
     talk = Talk(backend)
     talk.ask("Tell me a long story about a whale.", stops_after=5)
     talk.ask("Shorter, please.")
-    assert talk.read_tokens <= talk.tokens("Shorter, please.") + GLUE_TOKENS
+    talk.judge("Shorter, please.")
 
 
 def test_another_answer_to_the_same_question_reads_one_token(backend):
@@ -87,6 +115,8 @@ def test_another_answer_to_the_same_question_reads_one_token(backend):
     talk.ask("Name a color of the rainbow.")
     talk.answer()
     assert talk.read_tokens == 1
+    talk.ask("And another one?")
+    talk.judge("And another one?")
 
 
 def test_an_edited_turn_reads_the_edit(backend):
@@ -95,7 +125,7 @@ def test_an_edited_turn_reads_the_edit(backend):
     talk.ask("And wasps?")
     assert talk.session.take_back() == "And wasps?"
     talk.ask("And hornets, in the summer?")
-    assert talk.read_tokens <= talk.tokens("And hornets, in the summer?") + GLUE_TOKENS
+    talk.judge("And hornets, in the summer?")
 
 
 def test_an_answer_that_goes_on_reads_its_end(backend):
@@ -106,4 +136,4 @@ def test_an_answer_that_goes_on_reads_its_end(backend):
     for event in backend.answer(talk.session.request(continues=True)):
         talk.session.take(event)
     assert talk.session.chat.last_answer.text.startswith(before)
-    assert talk.read_tokens <= GLUE_TOKENS
+    assert talk.read_tokens <= 8
