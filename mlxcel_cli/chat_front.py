@@ -1,13 +1,14 @@
 """Opens a chat in the front end that the terminal can show."""
 
 import os
+import sys
+from collections.abc import Mapping
 
 from engine.errors import InvalidParams
 from mlxcel_cli.answers import Backend
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
 from mlxcel_cli.output import standard_output
-from mlxcel_cli.repl import can_show_screens, chat_lines
 
 
 def chat_in_terminal(command: ChatCommand) -> int:
@@ -24,15 +25,25 @@ def chat_in_terminal(command: ChatCommand) -> int:
     if start.options.plain or not can_show_screens(os.environ):
         if start.chooses_chat:
             raise InvalidParams("--resume", "name the chat's id here; /chats lists them in a chat")
+        # What only one of the two front ends needs, the other need not wait for.
+        from mlxcel_cli.repl import chat_lines
+
         answerer = new_answerer(start)
         try:
             return chat_lines(start, answerer, output, is_remote=is_remote)
         finally:
             answerer.close()
-    # Textual costs 0.3 s: the line mode need not pay it.
     from mlxcel_cli.tui.run import chat_on_screen
 
     return chat_on_screen(start, new_answerer, os.environ, is_remote=is_remote)
+
+
+def can_show_screens(environ: Mapping[str, str]) -> bool:
+    """Whether stdin and stdout are a terminal that knows screens."""
+    if sys.stdin is None or sys.stdout is None:
+        return False
+    named = environ.get("TERM", "")
+    return sys.stdin.isatty() and sys.stdout.isatty() and named not in ("", "dumb")
 
 
 def new_answerer(start: ChatStart) -> Answerer:
