@@ -1,23 +1,39 @@
-"""The engine's side of drafted decoding: what a verify round and its warm-up do to a row."""
+"""The engine's side of drafted decoding: what a verify round and its warm-up do to rows."""
 
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Ids
+from dataclasses import dataclass
 
 import mlx.core as mx
 
 from engine import guard
-from engine.errors import EvalFailed, RowError
+from engine.commit import fail
+from engine.errors import EvalFailed, RowError, UnsupportedModel
 from engine.finish import verify_room
 from engine.forwards import Forwards, readable
 from engine.kv.storage import Storage
 from engine.ledger import Ledger
 from engine.lookup.eligibility import RequestFacts
-from engine.outcome import SeqId, StepOutcome
+from engine.lookup.verify_round import verify_round
+from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 from engine.sampling.plan import DrawReading
 from engine.sequence import Phase
 
 
+@dataclass(frozen=True, slots=True)
+class RowReading:
+    """One row's share of what a round drew."""
+
+    drawn: DrawReading
+    """Of all rows."""
+    first: int
+    """Entry of the row's first position."""
+    fault: RowError | None
+    """Why none of them can be used."""
+
+
 class Drafting:
-    """Forwards of several tokens of one row, and cutting them off again."""
+    """Forwards of several tokens a row, and cutting them off again."""
 
     def __init__(self, ledger: Ledger, storage: Storage, forwards: Forwards) -> None:
         self._ledger = ledger
@@ -74,24 +90,47 @@ class Drafting:
         except guard.BACKEND_ERRORS as error:
             raise EvalFailed(str(error)) from error
 
-    def forward_draft(self, seq: SeqId, draft: Ids[int]) -> DrawReading:
-        """Append [current, *draft] to a row and draw after each (for `verify_round`)."""
-        row = self._ledger.row(seq)
-        assert row.phase is Phase.DECODE
-        assert not row.in_flight, "a verify round never runs with a step in flight"
-        fed = [row.ids[-1], *draft]
+    def verify(self, drafts: Mapping[SeqId, Ids[int]]) -> list[VerifyOutcome]:
+        """`Engine.verify_together`, of drafts that were checked."""
+        if len(drafts) > 1 and not self._storage.pads:
+            raise UnsupportedModel("rows of this model are verified one by one")
+        outcomes: dict[SeqId, VerifyOutcome] = {}
+        for seq, draft in drafts.items():
+            row = self._ledger.row(seq)
+            if row.lost is not None:
+                ended = fail(row, row.lost)
+                outcomes[seq] = VerifyOutcome(seq, (ended,), len(draft), 0, row.lost)
+        live = {seq: draft for seq, draft in drafts.items() if seq not in outcomes}
+        if live:
+            self._ledger.fit()
+            outcomes |= {outcome.seq: outcome for outcome in verify_round(self, live)}
+        return [outcomes[seq] for seq in drafts]
+
+    def forward_drafts(self, drafts: Mapping[SeqId, Ids[int]]) -> dict[SeqId, RowReading]:
+        """Append [current, *draft] to each row and draw after each token (for `verify_round`)."""
+        rows = {self._ledger.row(seq): draft for seq, draft in drafts.items()}
+        for row in rows:
+            assert row.phase is Phase.DECODE
+            assert not row.in_flight, "a verify round never runs with a step in flight"
         try:
-            logits = self._forwards.of_row(row, fed)
-            if logits.ndim != 2 or logits.shape[0] != len(fed):
-                raise EvalFailed(f"the model gave {logits.shape} for {len(fed)} tokens")
-            drawn = self._forwards.draw_positions(row, [*row.ids, *draft], logits)
-            return self._ledger.read(drawn, readable(drawn, logits))
+            logits = self._forwards.of_drafts(rows)
+            drawn, faults = self._forwards.draw_positions(rows, logits)
+            reading = self._ledger.read(drawn, readable(drawn, logits))
         except guard.BACKEND_ERRORS as error:
             raise EvalFailed(str(error)) from error
+        readings: dict[SeqId, RowReading] = {}
+        first = 0
+        for row, draft in rows.items():
+            readings[row.seq] = RowReading(reading, first, faults.get(row))
+            first += len(draft) + 1
+        return readings
 
-    def commit_position(self, seq: SeqId, reading: DrawReading, position: int) -> StepOutcome:
+    def commit_position(self, seq: SeqId, reading: RowReading, position: int) -> StepOutcome:
         """Finish the token drawn at a position of a draft (for `verify_round`)."""
-        return self._ledger.commit(self._ledger.row(seq), reading, position)
+        row = self._ledger.row(seq)
+        if reading.fault is not None:
+            return fail(row, reading.fault)
+        return self._ledger.commit(row, reading.drawn, reading.first + position)
 
     def rewind(self, seq: SeqId, tokens: int) -> None:
         """Cut a row's KV back (for `verify_round`)."""
@@ -101,7 +140,6 @@ class Drafting:
         """Tokens a row's KV holds, committed or not."""
         return self._storage.length(self._ledger.row(seq).slot)
 
-    def fail_row(self, seq: SeqId, error: RowError) -> StepOutcome:
-        """End a row with an error (for `verify_round`)."""
-        (outcome,) = self._ledger.end([self._ledger.row(seq)], error)
-        return outcome
+    def fail_rows(self, seqs: Iterable[SeqId], error: RowError) -> list[StepOutcome]:
+        """End rows with one error (for `verify_round`)."""
+        return self._ledger.end([self._ledger.row(seq) for seq in seqs], error)

@@ -15,7 +15,7 @@ Invariants (each pinned by a test):
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Ids
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,6 @@ from engine.kv.pool import CAPACITY_STEP
 from engine.kv.storage import RowSnapshot
 from engine.ledger import Ledger
 from engine.lookup.governor import Governor
-from engine.lookup.verify_round import verify_round
 from engine.opening import new_row
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams
@@ -88,7 +87,7 @@ class Engine:
         self._loaded = loaded
         self.tokenizer = loaded.tokenizer
         self._ledger = Ledger(self._storage, clear_every=clear_every)
-        self._steps = Steps(self._forwards, self._storage, self._ledger)
+        self._steps = Steps(self._forwards, self._ledger)
         self.drafting = Drafting(self._ledger, self._storage, self._forwards)
         self.unmeasured_policy = unmeasured_policy
         self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)
@@ -199,20 +198,48 @@ class Engine:
     # -- verify
 
     def verify(self, seq: SeqId, draft: Ids[int]) -> VerifyOutcome:
-        """One forward over [current, *draft] of a row with nothing in flight; see `verify_round`.
+        """`verify_together` of one row, which every model can do."""
+        (outcome,) = self.verify_together({seq: draft})
+        return outcome
+
+    @property
+    def verifies_together(self) -> bool:
+        """Whether drafts of several rows can share a forward.
+
+        It goes by what the model keeps, and turns to no when a forward shows that a token of
+        several sees more than it would alone.
+        """
+        return self._storage.pads
+
+    def verify_together(self, drafts: Mapping[SeqId, Ids[int]]) -> list[VerifyOutcome]:
+        """One forward over [current, *draft] of each row, as far as the drafts are right.
+
+        Args:
+            drafts: rows that decode, with nothing in flight, and what each may have next, within
+                its `draft_room`. An empty draft gives what a plain step gives.
+
+        Returns:
+            An outcome a row, in order. A failed forward ends them all and counts once; any other
+            error ends its own row.
 
         Raises:
-            InvalidParams: a drafted id outside the vocabulary; nothing happened.
+            InvalidParams: a drafted id outside the vocabulary (`check_draft`); nothing happened.
+            UnsupportedModel: several rows, and not `verifies_together`; nothing happened.
+        """
+        for draft in drafts.values():
+            self.check_draft(draft)
+        return self.drafting.verify(drafts)
+
+    def check_draft(self, draft: Ids[int]) -> None:
+        """Refuse a draft no round may be run with.
+
+        Raises:
+            InvalidParams: a token id outside the vocabulary.
         """
         vocab = self.facts.vocab_size
         for token in draft:
             if not 0 <= token < vocab:
                 raise InvalidParams("draft", f"token id {token} is outside {vocab} tokens")
-        row = self._ledger.row(seq)
-        if row.lost is not None:
-            ended = fail(row, row.lost)
-            return VerifyOutcome(seq, (ended,), len(draft), accepted=0, error=row.lost)
-        return verify_round(self.drafting, seq, draft)
 
     def draft_room(self, seq: SeqId, max_draft: int) -> int:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
@@ -360,7 +387,9 @@ class Engine:
             guard.evaluate(self._storage.arrays())
             mx.clear_cache()
             return None
-        drawn = self._forwards.draw_positions(row, row.ids, logits[-1:])
+        drawn, faults = self._forwards.draw_positions({row: ()}, logits[-1:])
+        if faults:
+            raise faults[row]
         reading = self._ledger.read(drawn, readable(drawn, logits[-1:]))
         row.phase = Phase.DECODE
         return self._ledger.commit(row, reading, 0)

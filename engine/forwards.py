@@ -7,17 +7,21 @@ every rank of a distributed run could replay them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Ids
 from typing import Any
 
 import mlx.core as mx
 
 from engine import guard
-from engine.errors import HookFailed
+from engine.errors import EvalFailed, HookFailed
 from engine.kv.storage import Storage
 from engine.sampling.plan import ChainPrograms, Draw, DrawPlan, DrawRow, draw
 from engine.sequence import HOOK_ERRORS, Phase, RowHooks, Sequence
 from engine.ticket import Ticket
+
+Drafts = Mapping[Sequence, Ids[int]]
+"""What is fed to some rows behind the newest token of each; empty: that token alone."""
 
 
 class Forwards:
@@ -42,6 +46,30 @@ class Forwards:
         with self._storage.one(row.slot, len(tokens)) as caches:
             logits: mx.array = self._model(fed, cache=caches)
         return logits[0]
+
+    def of_drafts(self, drafts: Drafts) -> mx.array:
+        """float[N, V]: logits after each of [newest token, *draft], row by row, in one forward.
+
+        One row is a view of the storage. Several are as wide as the widest of them; the shorter
+        ones repeat their last token, which is never seen.
+
+        Raises:
+            EvalFailed: the model gave logits of another shape; they are appended all the same.
+        """
+        fed = {row: [row.ids[-1], *draft] for row, draft in drafts.items()}
+        if len(fed) == 1:
+            ((row, tokens),) = fed.items()
+            logits = self.of_row(row, tokens)
+            return _shaped(logits, len(tokens))
+        width = max(map(len, fed.values()))
+        block = [[0] * width] * self._storage.rows
+        for row, tokens in fed.items():
+            block[row.slot] = tokens + tokens[-1:] * (width - len(tokens))
+        with self._storage.padded({row.slot: len(fed[row]) for row in fed}) as caches:
+            logits = self._model(mx.array(block, mx.int32), cache=caches)
+        logits = _shaped(logits, len(block), width).reshape(-1, logits.shape[-1])
+        places = [row.slot * width + i for row in fed for i in range(len(fed[row]))]
+        return logits if places == list(range(logits.shape[0])) else logits[mx.array(places)]
 
     def layout(self, rows: Ids[Sequence]) -> dict[Sequence, int]:
         """The entry of each row in the arrays of a step."""
@@ -78,27 +106,35 @@ class Forwards:
         ticket.logits = None
         guard.dispatch([ticket.readable, *drawn.arrays()])
 
-    def draw_positions(self, row: Sequence, ids: Ids[int], logits: mx.array) -> Draw:
-        """Draw the tokens after each of a row's appended positions, all at once.
+    def draw_positions(
+        self, drafts: Drafts, logits: mx.array
+    ) -> tuple[Draw, dict[Sequence, HookFailed]]:
+        """Draw the tokens after each of [newest token, *draft] of some rows, all at once.
 
         Args:
-            row: the row.
-            ids: prompt, answer and what was appended in this forward.
-            logits: float[L, V], one entry per appended token.
+            drafts: the rows; an empty draft is a plain step.
+            logits: float[N, V], as `of_drafts` gives them.
 
-        Raises:
-            HookFailed: a mask hook raised.
+        Returns:
+            The draw, in that order, and what mask hooks raised: what was drawn for those rows
+            means nothing.
         """
-        appended = logits.shape[0]
-        first = len(ids) - appended + 1
-        row.sampler.advance(ids, first - 1)
-        plan = DrawPlan.of([row.sampler] * appended, self._programs)
-        entries = [DrawRow(row.sampler, first + i, ids[: first + i]) for i in range(appended)]
-        newest = mx.array(list(ids[-appended:]), mx.int32)
-        if row.hooks is not None:
-            for i, entry in enumerate(entries):
-                logits = masked(row.hooks, entry.ids, logits, i)
-        return draw(plan, entries, logits, newest)
+        entries: list[DrawRow] = []
+        newest: list[int] = []
+        faults: dict[Sequence, HookFailed] = {}
+        for row, draft in drafts.items():
+            ids = [*row.ids, *draft]
+            places = range(len(entries), len(entries) + len(draft) + 1)
+            if row.hooks is not None:
+                try:
+                    for at, place in enumerate(places, len(row.ids)):
+                        logits = masked(row.hooks, ids[:at], logits, place)
+                except HookFailed as error:
+                    faults[row] = error
+            entries += (DrawRow(row.sampler, len(row.ids) + i, ids) for i in range(len(places)))
+            newest += ids[len(row.ids) - 1 :]
+        plan = DrawPlan.of([entry.sampler for entry in entries], self._programs)
+        return draw(plan, entries, logits, mx.array(newest, mx.int32)), faults
 
     def _newest(self, indices: dict[Sequence, int]) -> mx.array:
         """int32[W]: what each row feeds, from the host or from the ticket before."""
@@ -171,6 +207,12 @@ class Forwards:
         position = len(row.ids) + ahead
         row.sampler.advance(row.ids, position - 1)
         return DrawRow(row.sampler, position, row.ids)
+
+
+def _shaped(logits: mx.array, *shape: int) -> mx.array:
+    if logits.ndim != len(shape) + 1 or logits.shape[:-1] != shape:
+        raise EvalFailed(f"the model gave {logits.shape} for {shape} tokens")
+    return logits
 
 
 def masked(hooks: RowHooks, ids: Ids[int], logits: mx.array, entry: int) -> mx.array:

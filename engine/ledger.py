@@ -43,6 +43,15 @@ class Ledger:
             raise UnknownSequence(f"sequence {seq} is not open")
         return row
 
+    def fit(self) -> None:
+        """Let the storage shrink; rows learn their new slots."""
+        moved = self._storage.fit()
+        if moved is not None:
+            slots = {old: new for new, old in enumerate(moved)}
+            for row in self.rows.values():
+                if row.lost is None:
+                    row.slot = slots[row.slot]
+
     def read(self, drawn: Draw, tokens: mx.array) -> DrawReading:
         """Wait for a draw and read it.
 

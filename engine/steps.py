@@ -11,7 +11,6 @@ from engine import guard
 from engine.commit import fail
 from engine.errors import EvalFailed, RowError
 from engine.forwards import Forwards
-from engine.kv.storage import Storage
 from engine.ledger import Ledger
 from engine.outcome import StepOutcome
 from engine.sampling.plan import DrawReading
@@ -22,9 +21,8 @@ from engine.ticket import Ticket
 class Steps:
     """Steps of the rows of a ledger."""
 
-    def __init__(self, forwards: Forwards, storage: Storage, ledger: Ledger) -> None:
+    def __init__(self, forwards: Forwards, ledger: Ledger) -> None:
         self._forwards = forwards
-        self._storage = storage
         self._ledger = ledger
 
     def submit(self, rows: list[Sequence]) -> Ticket:
@@ -36,7 +34,7 @@ class Steps:
         assert all(
             row.lost or (row.phase is Phase.DECODE and len(row.in_flight) < 2) for row in rows
         )
-        self._fit()
+        self._ledger.fit()
         ticket = Ticket(self._forwards.layout([row for row in rows if row.lost is None]))
         ticket.faults = {row: row.lost for row in rows if row.lost is not None}
         if ticket.rows:
@@ -103,12 +101,3 @@ class Steps:
             ticket.error = EvalFailed(str(error))
         except RowError as error:
             ticket.error = error
-
-    def _fit(self) -> None:
-        """Let the storage shrink; rows learn their new slots."""
-        moved = self._storage.fit()
-        if moved is not None:
-            slots = {old: new for new, old in enumerate(moved)}
-            for row in self._ledger.rows.values():
-                if row.lost is None:
-                    row.slot = slots[row.slot]

@@ -109,6 +109,11 @@ class DenseLayer(PoolLayer):
         """Every position stands by itself, unless a chunk sees more than single steps do."""
         return not self._asked_wider
 
+    @property
+    def pads(self) -> bool:
+        """Padding lies past a row's length, as what is cut off does."""
+        return self.cuts_inside
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""
 

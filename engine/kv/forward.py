@@ -15,15 +15,15 @@ READ_BUCKET_TOKENS = 64
 
 
 class Forward:
-    """One forward over a pool: of one row (a view) or of every row, one token each.
+    """One forward over a pool: of one row (a view) or of every row, equally wide.
 
     Args:
         slot: the row of a one-row forward; None: all rows of the pool take part in the graph.
         offsets: tokens each row of the forward holds already; one entry for a view.
-        width: tokens each row appends.
+        width: tokens each row is fed; some append fewer, the rest is padding.
         capacity: token positions the pool has.
         takes_part: per row, whether it appends; the others ride along, and what they write
-            lies past their length, where the next append overwrites it.
+            lies past their length, where the next append overwrites it. So does padding.
     """
 
     def __init__(
@@ -97,11 +97,15 @@ class Forward:
         return mask
 
     def ring_mask(self, ring: int, window: int) -> mx.array:
-        """bool[B, 1, 1, ring]: the entries of a ring that a one-token forward sees."""
+        """bool[B, 1, L, ring]: the entries of a whole ring that each token sees.
+
+        Entries that the forward has just written are none of an older token's window as long as
+        the ring is wider than that by L - 1.
+        """
         key = (-ring, window)
         mask = self._masks.get(key)
         if mask is None:
-            newest = self.positions  # L is 1
+            newest = self.positions
             age = (newest - mx.arange(ring, dtype=mx.int32)) % ring
             mask = self._masks[key] = (age < window) & (age <= newest)
         return mask

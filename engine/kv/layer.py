@@ -44,6 +44,10 @@ class PoolLayer(Protocol):
     def cuts_inside(self) -> bool:
         """Whether a row can be cut back to within a forward of several tokens."""
 
+    @property
+    def pads(self) -> bool:
+        """Whether ragged rows can append several tokens in one forward, the shorter ones padded."""
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``, within the limit.
 

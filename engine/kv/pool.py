@@ -5,7 +5,7 @@ Free slots and rows that are not in a step ride along masked. Capacity grows by 
 number of rows through `ROW_BUCKETS`; only those growths copy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import mlx.core as mx
@@ -40,6 +40,11 @@ class Pool:
         """The longest each row has been: what a ring may have overwritten."""
         self._open: set[int] = set()
         self._capacity = 0
+
+    @property
+    def pads(self) -> bool:
+        """Whether one forward can append several tokens to several rows (`padded`)."""
+        return all(layer.pads for layer in self._layers)
 
     @property
     def rows(self) -> int:
@@ -148,24 +153,13 @@ class Pool:
     @contextmanager
     def all(self, slots: Sequence[int]) -> Iterator[Sequence[object]]:
         """The caches of a forward of one token for each of ``slots``; other rows ride along."""
-        self._reserve(max(self._lengths) + 1)
-        part = set(slots)
-        # Every row writes at its length, riders too: one more ring entry is gone for each.
-        self._longest = [
-            max(longest, length + 1)
-            for longest, length in zip(self._longest, self._lengths, strict=True)
-        ]
-        yield from self._run(
-            Forward(
-                slot=None,
-                offsets=tuple(self._lengths),
-                width=1,
-                capacity=self._capacity,
-                takes_part=tuple(slot in part for slot in range(self.rows)),
-            )
-        )
-        for slot in part:
-            self._lengths[slot] += 1
+        yield from self._shared(dict.fromkeys(slots, 1))
+
+    @contextmanager
+    def padded(self, widths: Mapping[int, int]) -> Iterator[Sequence[object]]:
+        """The caches of a forward as wide as the widest of ``widths``; other rows ride along."""
+        assert self.pads
+        yield from self._shared(widths)
 
     def arrays(self) -> list[mx.array]:
         """Every array of the pool."""
@@ -196,6 +190,26 @@ class Pool:
         self._lengths, self._longest, self._capacity = [0], [0], 0
         for layer in self._layers:
             layer.drop()
+
+    def _shared(self, widths: Mapping[int, int]) -> Iterator[Sequence[object]]:
+        width = max(widths.values())
+        self._reserve(max(self._lengths) + width)
+        # Every row is written to behind its length, riders too: so many ring entries are gone.
+        self._longest = [
+            max(longest, length + width)
+            for longest, length in zip(self._longest, self._lengths, strict=True)
+        ]
+        yield from self._run(
+            Forward(
+                slot=None,
+                offsets=tuple(self._lengths),
+                width=width,
+                capacity=self._capacity,
+                takes_part=tuple(slot in widths for slot in range(self.rows)),
+            )
+        )
+        for slot, tokens in widths.items():
+            self._lengths[slot] += tokens
 
     def _run(self, forward: Forward) -> Iterator[Sequence[object]]:
         for layer in self._layers:

@@ -34,6 +34,8 @@ class RingLayer(PoolLayer):
 
     def begin(self, forward: Forward, pool_rows: int) -> None:
         """Take part in ``forward``."""
+        # More would overwrite what the rows still see, riders' too.
+        assert forward.slot is not None or forward.width <= self.ring - self.window + 1
         self._forward = forward
         self._pool_rows = pool_rows
         self.offset = forward.offset
@@ -48,12 +50,11 @@ class RingLayer(PoolLayer):
         if self.keys is None or self.values is None:
             self.keys = self._room(keys)
             self.values = self._room(values)
-        if forward.width == 1:
+        if forward.width == 1 or forward.start is None:
             self.keys = self._written(forward, self.keys, keys)
             self.values = self._written(forward, self.values, values)
             handed = self.keys[forward.rows], self.values[forward.rows]
         else:
-            assert forward.start is not None, "ragged rows append one token each"
             handed = (
                 self._behind(forward, self.keys, keys),
                 self._behind(forward, self.values, values),
@@ -79,9 +80,8 @@ class RingLayer(PoolLayer):
         forward = self._live()
         window = window_size or self.window
         self._asked_wider |= window > self.window  # see `DenseLayer.make_mask`
-        if N == 1:
+        if N == 1 or forward.start is None:
             return forward.ring_mask(self.ring, min(window, self.window))
-        assert forward.start is not None
         if forward.start + N <= window and not return_array:
             return "causal"
         return forward.causal_mask(self._first(forward), window)
@@ -121,6 +121,11 @@ class RingLayer(PoolLayer):
     def cuts_inside(self) -> bool:
         """Every position stands by itself, unless a chunk sees more than single steps do."""
         return not self._asked_wider
+
+    @property
+    def pads(self) -> bool:
+        """Padding takes as much of the slack as what is cut off does."""
+        return self.cuts_inside
 
     def rewind(self, slot: int, tokens: int) -> None:
         """Nothing moves: the pool's length is what counts."""

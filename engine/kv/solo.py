@@ -7,9 +7,9 @@ all that is kept.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import mlx.core as mx
 
@@ -28,6 +28,7 @@ class Solo:
     """
 
     batches = False
+    pads = False
 
     def __init__(self, make_caches: Callable[[], list[Any]], *, cuts_inside: bool = True) -> None:
         self._make_caches = make_caches
@@ -112,6 +113,14 @@ class Solo:
         (slot,) = slots
         with self.one(slot, 1) as caches:
             yield caches
+
+    def padded(self, widths: Mapping[int, int]) -> NoReturn:
+        """Not possible: rows share no forward.
+
+        Raises:
+            UnsupportedModel: always.
+        """
+        raise UnsupportedModel(f"rows {sorted(widths)} of this family cannot share a forward")
 
     def arrays(self) -> list[mx.array]:
         """Every array of every row."""

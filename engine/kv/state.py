@@ -32,6 +32,9 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
     cuts_inside = False
     """A forward of several tokens leaves only the state after the last."""
 
+    pads = False
+    """So padding would be part of it."""
+
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self._pool: _Arrays = [None] * size

@@ -11,7 +11,7 @@ Invariants (each pinned by a test):
         row held, and what any row was cut back by, is zeroed before it is used again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -65,6 +65,10 @@ class Storage(Protocol):
         """Whether one forward can take several rows; else each row runs alone."""
 
     @property
+    def pads(self) -> bool:
+        """Whether one forward can append several tokens to several rows (`padded`)."""
+
+    @property
     def rows(self) -> int:
         """Rows of a batched forward; slots are below this."""
 
@@ -104,6 +108,15 @@ class Storage(Protocol):
     @contextmanager
     def all(self, slots: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The caches of a forward of one token for each of ``slots``; other rows ride along."""
+
+    @contextmanager
+    def padded(self, widths: Mapping[int, int]) -> Iterator[Sequence[Any]]:
+        """The caches of a forward as wide as the widest of ``widths``, where it `pads`.
+
+        Args:
+            widths: slot to the tokens that are appended to it; what is fed behind them is not.
+                Other rows ride along.
+        """
 
     def arrays(self) -> list[mx.array]:
         """Every array of the storage, for evaluation and accounting."""

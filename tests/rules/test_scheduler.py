@@ -23,7 +23,16 @@ MAKES_TOKENS = (
 )
 """Modules through which a model or a sampler could be called."""
 
-CALLS = {"model", "_model", "update_and_fetch", "draw", "draw_positions", "of_row", "argmax"}
+CALLS = {
+    "model",
+    "_model",
+    "update_and_fetch",
+    "draw",
+    "draw_positions",
+    "of_row",
+    "of_drafts",
+    "argmax",
+}
 
 
 def forwards_and_draws(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""The round's arithmetic on a row that is only counted: KV length, what is drawn, what is ended."""
+"""The round's arithmetic on rows that are only counted: KV length, what is drawn, what is ended."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ import pytest
 from engine.errors import EvalFailed, HookFailed, NonFiniteLogits, RewindFailed, RowError
 from engine.finish import FinishCause
 from engine.lookup.verify_round import verify_round
-from engine.outcome import SeqId, StepOutcome
+from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 
 SEQ = SeqId(3)
 A, B, C, D, Z, EOS = range(6)
@@ -21,84 +21,126 @@ class CountedRow:
     targets: list[int | RowError]
     finishes: dict[int, FinishCause] = field(default_factory=dict)
     """Position of a target to why it ends the row."""
-    forward_error: RowError | None = None
-    forward_appends: bool = True
     rewind_error: RowError | None = None
     held: int = HELD
-    fed: list[tuple[int, ...]] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
     failed: RowError | None = None
 
-    def forward_draft(self, seq, draft):
-        self.fed.append(tuple(draft))
+
+@dataclass
+class CountedRows:
+    """Rows of one engine."""
+
+    rows: dict[SeqId, CountedRow]
+    forward_error: RowError | None = None
+    forward_appends: bool = True
+    fed: list[dict[SeqId, tuple[int, ...]]] = field(default_factory=list)
+    ended: list[list[SeqId]] = field(default_factory=list)
+    """The rows of each error."""
+
+    def forward_drafts(self, drafts):
+        self.fed.append({seq: tuple(draft) for seq, draft in drafts.items()})
         if self.forward_appends:
-            self.held += len(draft) + 1
+            for seq, draft in drafts.items():
+                self.rows[seq].held += len(draft) + 1
         if self.forward_error:
             raise self.forward_error
-        return self.targets
+        return {seq: self.rows[seq].targets for seq in drafts}
 
     def commit_position(self, seq, reading, position):
-        assert position == len(self.committed), "positions come in order, each once"
-        self.committed.append(position)
+        row = self.rows[seq]
+        assert position == len(row.committed), "positions come in order, each once"
+        row.committed.append(position)
         target = reading[position]
         if isinstance(target, RowError):
             return StepOutcome(seq, None, error=target)
-        cause = FinishCause.EOS if target == EOS else self.finishes.get(position)
+        cause = FinishCause.EOS if target == EOS else row.finishes.get(position)
         return StepOutcome(seq, target, finish=cause)
 
     def rewind(self, seq, tokens):
-        if self.rewind_error:
-            raise self.rewind_error
+        row = self.rows[seq]
+        if row.rewind_error:
+            raise row.rewind_error
         assert tokens >= 0
-        self.held -= tokens
+        row.held -= tokens
 
     def held_tokens(self, seq):
-        return self.held
+        return self.rows[seq].held
 
-    def fail_row(self, seq, error):
-        self.failed = error
-        return StepOutcome(seq, None, error=error)
+    def fail_rows(self, seqs, error):
+        self.ended.append(list(seqs))
+        for seq in seqs:
+            self.rows[seq].failed = error
+        return [StepOutcome(seq, None, error=error) for seq in seqs]
+
+
+def alone(row: CountedRow, draft: tuple[int, ...], **kw) -> VerifyOutcome:
+    """A round of that one row."""
+    rows = CountedRows({SEQ: row}, **kw)
+    (outcome,) = verify_round(rows, {SEQ: draft})
+    assert rows.fed == [{SEQ: draft}], "one forward"
+    return outcome
 
 
 def tokens(outcome) -> list[int | None]:
     return [step.token for step in outcome.steps]
 
 
+ROUNDS = [
+    pytest.param((A, B, C), [A, B, C, D], {}, [A, B, C, D], 3, HELD + 4,
+                 id="all and one of its own"),
+    pytest.param((A, B, C), [A, B, Z, D], {}, [A, B, Z], 2, HELD + 3, id="two right"),
+    pytest.param((A, B, C), [Z, B, C, D], {}, [Z], 0, HELD + 1, id="none right"),
+    pytest.param((A, B, C), [A, EOS, C, D], {}, [A, EOS], 1, HELD + 2, id="an end token"),
+    pytest.param(
+        (A, B, C), [A, B, C, D], {1: FinishCause.LENGTH}, [A, B], 1, HELD + 2,
+        id="the budget ends on a token that the draft had",
+    ),
+    pytest.param(
+        (A, B, C), [A, B, C, D], {2: FinishCause.STOP_SEQUENCE}, [A, B, C], 2, HELD + 3,
+        id="a stop string",
+    ),
+    pytest.param(
+        (A, B, C), [A, B, C, D], {3: FinishCause.CONTEXT_EXHAUSTED}, [A, B, C, D], 3, HELD + 4,
+        id="the context is full after the round's own token",
+    ),
+    pytest.param((), [Z], {}, [Z], 0, HELD + 1, id="an empty draft"),
+    pytest.param((), [EOS], {}, [EOS], 0, HELD + 1, id="an end token after an empty draft"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("targets", "finishes", "written", "accepted", "held_after"),
-    [
-        pytest.param([A, B, C, D], {}, [A, B, C, D], 3, HELD + 4, id="all and one of its own"),
-        pytest.param([A, B, Z, D], {}, [A, B, Z], 2, HELD + 3, id="two right"),
-        pytest.param([Z, B, C, D], {}, [Z], 0, HELD + 1, id="none right"),
-        pytest.param([A, EOS, C, D], {}, [A, EOS], 1, HELD + 2, id="an end token"),
-        pytest.param(
-            [A, B, C, D], {1: FinishCause.LENGTH}, [A, B], 1, HELD + 2,
-            id="the budget ends on a token that the draft had",
-        ),
-        pytest.param(
-            [A, B, C, D], {2: FinishCause.STOP_SEQUENCE}, [A, B, C], 2, HELD + 3, id="a stop string"
-        ),
-        pytest.param(
-            [A, B, C, D], {3: FinishCause.CONTEXT_EXHAUSTED}, [A, B, C, D], 3, HELD + 4,
-            id="the context is full after the round's own token",
-        ),
-    ],
-)  # fmt: skip
+    ("draft", "targets", "finishes", "written", "accepted", "held_after"), ROUNDS
+)
 def test_a_round_writes_the_right_prefix_and_one_token(
-    targets, finishes, written, accepted, held_after
+    draft, targets, finishes, written, accepted, held_after
 ):
     row = CountedRow(targets, finishes)
-    outcome = verify_round(row, SEQ, (A, B, C))
+    outcome = alone(row, draft)
     assert tokens(outcome) == written
-    assert (outcome.accepted, outcome.drafted, outcome.error) == (accepted, 3, None)
+    assert (outcome.accepted, outcome.drafted, outcome.error) == (accepted, len(draft), None)
     assert row.held == held_after
-    assert row.fed == [(A, B, C)], "one forward"
     assert [step.is_final for step in outcome.steps[:-1]] == [False] * (len(written) - 1)
+
+
+def test_rows_of_a_round_share_the_forward_and_nothing_else():
+    drafts, expected, rows = {}, {}, {}
+    for at, case in enumerate(ROUNDS):
+        seq = SeqId(len(ROUNDS) - at)
+        drafts[seq], targets, finishes, *expected[seq] = case.values
+        rows[seq] = CountedRow(list(targets), dict(finishes))
+    counted = CountedRows(rows)
+    outcomes = verify_round(counted, drafts)
+    assert counted.fed == [drafts]
+    assert [outcome.seq for outcome in outcomes] == list(drafts)
+    for outcome in outcomes:
+        assert [tokens(outcome), outcome.accepted, rows[outcome.seq].held] == expected[outcome.seq]
+    assert counted.ended == []
 
 
 def test_nothing_is_drawn_behind_the_first_wrong_token():
     row = CountedRow([A, Z, HookFailed("behind the end")])
-    assert tokens(verify_round(row, SEQ, (A, B))) == [A, Z]
+    assert tokens(alone(row, (A, B))) == [A, Z]
     assert row.committed == [0, 1]
 
 
@@ -108,7 +150,7 @@ def test_a_failure_at_any_position_cuts_the_whole_round_and_ends_the_row(positio
     targets: list[int | RowError] = [A, B, C, D]
     targets[position] = error
     row = CountedRow(targets)
-    outcome = verify_round(row, SEQ, (A, B, C))
+    outcome = alone(row, (A, B, C))
     assert row.held == HELD
     assert (outcome.error, outcome.accepted, row.failed) == (error, 0, error)
     assert tokens(outcome) == [*[A, B, C, D][:position], None]
@@ -116,12 +158,23 @@ def test_a_failure_at_any_position_cuts_the_whole_round_and_ends_the_row(positio
 
 
 @pytest.mark.parametrize("appends", [True, False], ids=["appended", "not appended"])
-def test_a_forward_that_fails_leaves_the_row_as_it_was(appends):
+def test_a_forward_that_fails_leaves_its_rows_as_they_were_and_ends_them_once(appends):
     error = EvalFailed("out of memory")
-    row = CountedRow([], forward_error=error, forward_appends=appends)
-    outcome = verify_round(row, SEQ, (A, B))
-    assert (row.held, row.failed, outcome.error) == (HELD, error, error)
-    assert tokens(outcome) == [None]
+    seqs = [SeqId(4), SeqId(1), SeqId(2)]
+    rows = CountedRows(
+        {seq: CountedRow([]) for seq in seqs}, forward_error=error, forward_appends=appends
+    )
+    outcomes = verify_round(rows, dict(zip(seqs, [(A, B), (), (C,)], strict=True)))
+    assert rows.ended == [seqs]
+    assert [(one.seq, one.drafted) for one in outcomes] == [
+        (seqs[0], 2),
+        (seqs[1], 0),
+        (seqs[2], 1),
+    ]
+    for outcome in outcomes:
+        row = rows.rows[outcome.seq]
+        assert (row.held, row.failed, outcome.error) == (HELD, error, error)
+        assert tokens(outcome) == [None]
 
 
 @pytest.mark.parametrize(
@@ -135,15 +188,32 @@ def test_a_forward_that_fails_leaves_the_row_as_it_was(appends):
 def test_a_rewind_that_fails_overrides_how_the_row_would_have_ended(targets, finishes, written):
     error = RewindFailed("stuck")
     row = CountedRow(targets, finishes, rewind_error=error)
-    outcome = verify_round(row, SEQ, (A, B, C))
+    outcome = alone(row, (A, B, C))
     assert (outcome.error, row.failed) == (error, error)
     assert tokens(outcome) == [*written, None]
     assert {step.finish for step in outcome.steps} == {None}
     assert [step.is_final for step in outcome.steps] == [False] * len(written) + [True]
 
 
+@pytest.mark.parametrize("victim", range(3))
+@pytest.mark.parametrize("fault", ["commit", "rewind"])
+def test_a_row_that_fails_takes_nobody_with_it(victim, fault):
+    seqs = [SeqId(at) for at in range(3)]
+    rows = {seq: CountedRow([A, B, Z]) for seq in seqs}
+    if fault == "commit":
+        rows[seqs[victim]].targets[1] = HookFailed("no such state")
+    else:
+        rows[seqs[victim]].rewind_error = RewindFailed("stuck")
+    counted = CountedRows(rows)
+    outcomes = verify_round(counted, dict.fromkeys(seqs, (A, B, C)))
+    assert counted.ended == [[seqs[victim]]]
+    for seq, outcome in zip(seqs, outcomes, strict=True):
+        if seq != seqs[victim]:
+            assert (tokens(outcome), outcome.error, rows[seq].held) == ([A, B, Z], None, HELD + 3)
+
+
 def test_a_second_failure_is_a_note_on_the_first_one():
-    row = CountedRow([], forward_error=EvalFailed("first"), rewind_error=RewindFailed("second"))
-    error = verify_round(row, SEQ, (A,)).error
+    row = CountedRow([], rewind_error=RewindFailed("second"))
+    error = alone(row, (A,), forward_error=EvalFailed("first")).error
     assert isinstance(error, EvalFailed)
     assert error.__notes__ == ["and its KV could not be cut back: second"]

@@ -162,6 +162,8 @@ class Schedule:
         self.rows = [Row(*pair) for pair in zip(requests, expected, strict=True)]
         self.ticket: Ticket | None = None
         self.verified = 0
+        self.together = 0
+        """Rounds of several rows."""
 
     def run(self) -> list[Written]:
         tick = 0
@@ -198,24 +200,41 @@ class Schedule:
                     self.take(outcome.first)
 
     def draft(self) -> None:
-        for row in self.rows:
-            if self.phase(row) is not Phase.DECODE or self.rng.random() > 0.3:
-                continue
-            assert row.seq is not None
-            params = row.request.params.sampling
-            if self.record(row).in_flight or params.has_feedback or params.logprobs is not None:
-                continue
-            room = self.engine.draft_room(row.seq, 3)
-            ahead = row.expected.tokens[len(row.written.tokens) :][:room]
-            if not ahead:
-                continue
-            wrong = self.rng.randrange(2 * len(ahead))
-            draft = [t if i != wrong else (t + 1) % VOCAB for i, t in enumerate(ahead)]
-            outcome = self.engine.verify(row.seq, draft)
-            self.verified += 1
-            self.check()
+        """Rounds of rows by themselves, or one of several rows, some of them without a draft."""
+        resting = [
+            row
+            for row in self.rows
+            if self.phase(row) is Phase.DECODE and not self.record(row).in_flight
+        ]
+        if self.engine.verifies_together and len(resting) > 1 and self.rng.random() < 0.7:
+            self.verify(self.rng.sample(resting, self.rng.randint(2, len(resting))))
+            self.together += 1
+            return
+        for row in resting:
+            if self.rng.random() < 0.3 and self.proposal(row):
+                self.verify([row])
+
+    def verify(self, rows: list[Row]) -> None:
+        drafts = {row.seq: self.proposal(row) for row in rows if row.seq is not None}
+        outcomes = self.engine.verify_together(drafts)
+        self.check()
+        assert [outcome.seq for outcome in outcomes] == list(drafts)
+        for outcome in outcomes:
+            assert outcome.drafted == len(drafts[outcome.seq])
+            self.verified += outcome.drafted > 0
             for step in outcome.steps:
                 self.take(step)
+
+    def proposal(self, row: Row) -> list[int]:
+        """What the row wrote alone, right or wrong at one place; nothing if it may not draft."""
+        assert row.seq is not None
+        params = row.request.params.sampling
+        if params.has_feedback or params.logprobs is not None:
+            return []
+        room = self.engine.draft_room(row.seq, self.rng.randint(0, 3))
+        ahead = row.expected.tokens[len(row.written.tokens) :][:room]
+        wrong = self.rng.randrange(2 * len(ahead) + 1)
+        return [t if i != wrong else (t + 1) % VOCAB for i, t in enumerate(ahead)]
 
     def decode(self) -> None:
         """Submit, maybe submit ahead, collect; now and then the ticket stays in flight."""

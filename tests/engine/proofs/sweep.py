@@ -37,6 +37,8 @@ class Report:
     """The same in a verify round, whose forward is wider than mlx-lm's steps, and after it."""
     verifies: bool = False
     """Whether a round can be cut back: else the row is never drafted for."""
+    verifies_together: bool = False
+    """Whether rows of several lengths and drafts share a round's forward."""
     ties: list[str] = field(default_factory=list)
     """Rows left at a near-tie, with the gap."""
 
@@ -107,6 +109,22 @@ def verify(row: Row) -> None:
     assert_length_law(row.engine, [row.seq])
 
 
+def verify_together(first: Row, second: Row, third: Row) -> None:
+    """One round of ragged rows: one draft is right and then wrong, one empty, one right."""
+    right = first.tokens[first.at]
+    wrong = (first.tokens[first.at + 1] + 1) % VOCAB
+    drafts = {first: [right, wrong], second: [], third: [third.tokens[third.at]]}
+    outcomes = first.engine.verify_together({row.seq: draft for row, draft in drafts.items()})
+    logits = first.watched.logits[-1]
+    for row, outcome in zip(drafts, outcomes, strict=True):
+        assert outcome.error is None, outcome.error
+        for i, done in enumerate(outcome.steps):
+            row.compare(logits[row.slot, i], done.token)
+        if row.tie is None:
+            assert len(outcome.steps) == {first: 2, second: 1, third: 2}[row]
+    assert_length_law(first.engine, [row.seq for row in drafts])
+
+
 def sweep(model: Any, family: str, *, context: int) -> Report:
     """Prefill and steps at B = 1, then three ragged rows of which one joins and one leaves."""
     engine = Engine(loaded(model, family, vocab=1 << 20, context=context))
@@ -130,8 +148,12 @@ def sweep(model: Any, family: str, *, context: int) -> Report:
     for _ in range(2):
         step([first, second])
     third = Row(engine, watched, PROMPTS[2], judges[2])
-    for _ in range(5):
+    for _ in range(3):
         step([first, second, third])
+    if engine.verifies_together:
+        verify_together(first, second, third)
+        report.verifies_together = True
+    step([first, second, third])
     engine.close(second.seq)
     for _ in range(3):
         step([first, third])

@@ -47,6 +47,7 @@ def test_a_family_gives_mlx_lms_logits_alone_and_in_a_ragged_batch(module: str):
     report = sweep(model, module, context=LONG)
     check(report)
     kinds = [report.kind]
+    assert report.verifies_together == (report.verifies and report.batches)
     if report.kind == "ring":
         short = sweep(model, module, context=SHORT)
         check(short)
