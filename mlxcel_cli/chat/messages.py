@@ -28,6 +28,17 @@ class Numbers:
     reasoning_tokens: int = 0
     seed: int | None = None
 
+    @property
+    def tokens_per_forward(self) -> float | None:
+        """Tokens that a forward wrote in the mean, the first one (the prompt's) aside.
+
+        Every accepted token spared a forward. An answer is at most this many times as fast as a
+        plain one, for a forward that checks drafts takes longer. None where nothing was drafted.
+        """
+        written = self.answer_tokens - 1
+        forwards = written - self.accepted_tokens
+        return written / forwards if self.drafted_tokens and forwards > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:

@@ -4,6 +4,9 @@ from collections.abc import Iterator
 
 from mlxcel_cli.chat.messages import ASSISTANT, ChatMessage
 from mlxcel_cli.chat.session import CUT, FAILED, STOPPED, ChatSession
+from mlxcel_cli.chat.turn_table import comparison, table
+
+TABLE_COLUMNS = 80
 
 NATURAL_ENDS = frozenset({None, "eos", "stop_sequence"})
 """Finish causes that a reader need not be told."""
@@ -33,7 +36,12 @@ def finish_note(answer: ChatMessage, continue_hint: str) -> str:
 
 
 def speed_text(answer: ChatMessage) -> str:
-    """Rate, time to first token and drafts of one answer."""
+    """Rate, time to first token and drafts of one answer, in a line."""
+    return " · ".join(speed_parts(answer))
+
+
+def speed_parts(answer: ChatMessage) -> tuple[str, ...]:
+    """Rate, time to first token and drafts of one answer, as far as they are known."""
     numbers = answer.numbers
     parts = []
     if numbers.tokens_per_s:
@@ -42,7 +50,9 @@ def speed_text(answer: ChatMessage) -> str:
         parts.append(f"first {numbers.ttft_s:.2f} s")
     if numbers.drafted_tokens:
         parts.append(f"drafts {numbers.accepted_tokens}/{numbers.drafted_tokens}")
-    return " · ".join(parts)
+    if (rate := numbers.tokens_per_forward) is not None:
+        parts.append(f"{rate:.1f} tokens a forward")
+    return tuple(parts)
 
 
 def context_text(session: ChatSession) -> str:
@@ -65,19 +75,7 @@ def context_used(session: ChatSession) -> int:
 
 def stats_lines(session: ChatSession) -> Iterator[str]:
     """A table of every answer, for people."""
-    answers = [one for one in session.chat.messages if one.role == ASSISTANT]
-    if not answers:
-        yield "No answers yet."
-        return
-    yield " turn  prompt     new    read  answer  first s   tok/s  drafted  accepted"
-    new_tokens = session.chat.new_tokens
-    for turn, (answer, new) in enumerate(zip(answers, new_tokens, strict=True), start=1):
-        one = answer.numbers
-        yield (
-            f"{turn:5d} {one.prompt_tokens:7d} {new:7d} {one.evaluated_tokens:7d} "
-            f"{one.answer_tokens:7d} "
-            f"{one.ttft_s:8.2f} {one.tokens_per_s:7.1f} {one.drafted_tokens:8d} "
-            f"{one.accepted_tokens:9d}"
-        )
+    lines = [*table(session.chat, TABLE_COLUMNS), *comparison(session.chat)]
+    yield from lines or ["No answers yet."]
     if session.lookup_refused:
         yield f"prompt lookup {session.lookup_refused}"

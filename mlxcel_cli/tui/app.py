@@ -18,7 +18,7 @@ from engine.errors import EngineError
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
-from mlxcel_cli.chat.stats_text import context_text, speed_text
+from mlxcel_cli.chat.stats_text import context_text, speed_parts
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.tui.details import Details
 from mlxcel_cli.tui.flow import Flow
@@ -162,10 +162,9 @@ class ChatApp(App[int]):
         if session.knobs.drafts:
             lookup = f"lookup {session.lookup_refused}" if session.lookup_refused else "lookup on"
         name = "no model" if model is None else model.name
-        speed = speed_text(session.answer)
         self.screen_stack[0].query_one(StatusLine).parts = (
             self.flow.loading or name,
-            speed,
+            *speed_parts(session.answer),
             context_text(session),
             "" if model is None else model.device,
             lookup,

@@ -1,40 +1,43 @@
 """The details panel: counts and speed of each turn, and how they went over the chat."""
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.widgets import Sparkline, Static
+from textual.widgets import Static
 
-from mlxcel_cli.chat.messages import ASSISTANT
 from mlxcel_cli.chat.session import ChatSession
-from mlxcel_cli.chat.stats_text import stats_lines
+from mlxcel_cli.chat.turn_table import comparison, plots, table
+
+MOST_TURNS = 9
+"""Turns that the table shows; the plots go further back."""
 
 
-class Details(Vertical):
-    """Hidden until it is asked for."""
+class Details(Static):
+    """Hidden until it is asked for; text blocks, so that it reads the same without colours."""
 
     def __init__(self) -> None:
-        super().__init__(id="details")
+        super().__init__("", markup=False, id="details")
         self.display = False
-        self._table = Static("", markup=False)
-        self._speed = Sparkline([], id="speed")
-        self._heading = Static("accepted part of drafts by turn", classes="plot")
-        self._accepted = Sparkline([], id="accepted")
-
-    def compose(self) -> ComposeResult:
-        """Table and plots."""
-        yield self._table
-        yield Static("tokens/s by turn", classes="plot")
-        yield self._speed
-        yield self._heading
-        yield self._accepted
+        self._session: ChatSession | None = None
 
     def show(self, session: ChatSession) -> None:
         """Show the chat's numbers as they are."""
-        numbers = [one.numbers for one in session.chat.messages if one.role == ASSISTANT]
-        self._table.update("\n".join([*stats_lines(session)][-10:]))
-        self._speed.data = [one.tokens_per_s for one in numbers]
-        self._heading.display = self._accepted.display = any(one.drafted_tokens for one in numbers)
-        self._accepted.data = [
-            one.accepted_tokens / one.drafted_tokens if one.drafted_tokens else 0.0
-            for one in numbers
-        ]
+        self._session = session
+        self.update("\n".join(details_lines(session, self.size.width or self.app.size.width - 2)))
+
+    def on_resize(self) -> None:
+        """Choose anew what fits."""
+        if self._session is not None:
+            self.show(self._session)
+
+
+def details_lines(session: ChatSession, columns: int) -> list[str]:
+    """The panel's text: plots first, since a low window cuts off its end.
+
+    Args:
+        session: whose chat.
+        columns: the room of a line.
+    """
+    names, *turns = [*table(session.chat, columns)] or ["No answers yet."]
+    chat = session.chat
+    lines = [*plots(chat, columns), *comparison(chat), names, *turns[-MOST_TURNS:]]
+    if session.lookup_refused:
+        lines.append(f"prompt lookup {session.lookup_refused}")
+    return lines

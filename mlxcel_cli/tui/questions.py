@@ -1,4 +1,7 @@
-"""What the screen asks the user: which chat, which model, a title, a file, a setting."""
+"""What the screen asks the user: which chat, which model, a title, a file, a setting.
+
+The dialogs' widgets are imported when a question is asked; the first screen need not wait for them.
+"""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from mlxcel_cli.chat.slash import help_lines
 from mlxcel_cli.local_models import local_model_names
-from mlxcel_cli.tui.dialogs import AskText, Choices, Choose, Help
 from mlxcel_cli.tui.keys import key_names
 
 if TYPE_CHECKING:
     from mlxcel_cli.tui.app import ChatApp
+    from mlxcel_cli.tui.dialogs import Choices
 
 
 class Questions:
@@ -69,6 +72,8 @@ class Questions:
 
     def help(self) -> None:
         """Keys and commands; nothing is asked."""
+        from mlxcel_cli.tui.dialogs import Help
+
         names = key_names(self._app.chosen_keys)
         width = max(len(key) for key, _ in names)
         keys = [f"{key:<{width}}  {text}" for key, text in names]
@@ -91,18 +96,22 @@ class Questions:
     def _ask(
         self,
         title: str,
-        find: Choices,
+        find: "Choices",
         command: str,
         *,
         takes_text: bool = False,
         delete: Callable[[str], None] | None = None,
     ) -> None:
+        from mlxcel_cli.tui.dialogs import Choose
+
         dialog = Choose(title, find, takes_text=takes_text, delete=delete)
         self._app.push_screen(dialog, self._then(command))
 
     def _text(
         self, title: str, command: str, *, value: str = "", about: str = "", empty: str = ""
     ) -> None:
+        from mlxcel_cli.tui.dialogs import AskText
+
         self._app.push_screen(AskText(title, value, about), self._then(command, empty))
 
     def _then(self, command: str, empty: str = "") -> Callable[[str | None], Awaitable[None]]:

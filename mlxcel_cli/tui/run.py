@@ -1,5 +1,6 @@
 """Runs the full-screen chat from its first screen to the restored terminal."""
 
+import gc
 from collections.abc import Callable, MutableMapping
 
 from mlxcel_cli.chat.answerer import Answerer
@@ -23,5 +24,18 @@ def chat_on_screen(
     if environ.get("NO_COLOR") == "":
         del environ["NO_COLOR"]
     app = ChatApp(start, new_answerer, is_remote=is_remote)
-    app.run()
+    app.when_drawn = collect_from_here
+    # The collector would go through all that was imported while the first screen is drawn, and
+    # again while a key waits: 0.03 to 0.1 s each, and it finds nothing there.
+    gc.disable()
+    try:
+        app.run()
+    finally:
+        gc.enable()
     return app.return_code or 0
+
+
+def collect_from_here() -> None:
+    """Let the collector begin, with what comes after the first screen."""
+    gc.freeze()
+    gc.enable()
