@@ -34,11 +34,10 @@ from engine.forwards import Forwards, readable
 from engine.handover import Handover
 from engine.health import Health
 from engine.kv.choose import choose_storage
-from engine.kv.pool import CAPACITY_STEP
 from engine.kv.storage import RowSnapshot
 from engine.ledger import Ledger
 from engine.lookup.governor import Governor
-from engine.opening import new_row
+from engine.opening import expected_tokens, new_row
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams
 from engine.prefill import PrefillPiece
@@ -87,7 +86,9 @@ class Engine:
         self._loaded = loaded
         self.tokenizer = loaded.tokenizer
         self._ledger = Ledger(self._storage, clear_every=clear_every)
-        self._steps = Steps(self._forwards, self._ledger)
+        self._steps = Steps(
+            self._forwards, self._ledger, holds=mx.default_device() == mx.Device(mx.cpu)
+        )
         self.drafting = Drafting(self._ledger, self._storage, self._forwards)
         self.unmeasured_policy = unmeasured_policy
         self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)
@@ -121,7 +122,7 @@ class Engine:
             text=text,
             hooks=hooks,
         )
-        row.slot = self._storage.open(_expected_tokens(row))
+        row.slot = self._storage.open(expected_tokens(row))
         self._next_seq += 1
         self._ledger.rows[row.seq] = row
         return row.seq
@@ -195,6 +196,13 @@ class Engine:
         """Read a ticket's tokens and finish each of its rows that still waits for it."""
         return self._steps.collect(ticket)
 
+    def flush(self) -> None:
+        """Start the newest step where ``submit`` only built it (on a CPU); else nothing.
+
+        For when all that was collected is told; the next ``submit`` does it too.
+        """
+        self._steps.flush()
+
     # -- verify
 
     def verify(self, seq: SeqId, draft: Ids[int]) -> VerifyOutcome:
@@ -231,11 +239,7 @@ class Engine:
         return self.drafting.verify(drafts)
 
     def check_draft(self, draft: Ids[int]) -> None:
-        """Refuse a draft no round may be run with.
-
-        Raises:
-            InvalidParams: a token id outside the vocabulary.
-        """
+        """Raise InvalidParams for a token id outside the vocabulary."""
         vocab = self.facts.vocab_size
         for token in draft:
             if not 0 <= token < vocab:
@@ -393,10 +397,3 @@ class Engine:
         reading = self._ledger.read(drawn, readable(drawn, logits[-1:]))
         row.phase = Phase.DECODE
         return self._ledger.commit(row, reading, 0)
-
-
-def _expected_tokens(row: Sequence) -> int:
-    """Room to make at once: the prompt and the first growth step, not a whole open end."""
-    most = row.rules.max_tokens
-    answer = CAPACITY_STEP if most is None else min(most, CAPACITY_STEP)
-    return row.prompt_tokens + answer

@@ -88,7 +88,7 @@ class Forwards:
         ticket.logits = self._logits(rows, ticket.newest)
         ticket.appended = True
         if any(row.needs_host and row.in_flight for row in rows):
-            guard.dispatch([ticket.logits])
+            _start(ticket, [ticket.logits])
         else:
             self.draw(ticket)
 
@@ -104,7 +104,18 @@ class Forwards:
         ticket.draw = drawn
         ticket.readable = readable(drawn, ticket.logits)
         ticket.logits = None
-        guard.dispatch([ticket.readable, *drawn.arrays()])
+        _start(ticket, [ticket.readable, *drawn.arrays()])
+
+    def release(self, ticket: Ticket) -> None:
+        """Start a step that was held.
+
+        Raises:
+            EvalFailed: the backend threw.
+        """
+        ticket.is_held = False
+        held, ticket.held = ticket.held, []
+        if held:
+            guard.dispatch(held)
 
     def draw_positions(
         self, drafts: Drafts, logits: mx.array
@@ -213,6 +224,13 @@ def _shaped(logits: mx.array, *shape: int) -> mx.array:
     if logits.ndim != len(shape) + 1 or logits.shape[:-1] != shape:
         raise EvalFailed(f"the model gave {logits.shape} for {shape} tokens")
     return logits
+
+
+def _start(ticket: Ticket, arrays: list[mx.array]) -> None:
+    if ticket.is_held:
+        ticket.held = arrays
+    else:
+        guard.dispatch(arrays)
 
 
 def masked(hooks: RowHooks, ids: Ids[int], logits: mx.array, entry: int) -> mx.array:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import ContextOverflow, InvalidParams
 from engine.finish import FinishRules
+from engine.kv.pool import CAPACITY_STEP
 from engine.outcome import SeqId
 from engine.params import SequenceParams, seeded
 from engine.sampling.row_sampler import RowSampler
@@ -93,3 +94,9 @@ def _sampler(params: SequenceParams, eos_ids: frozenset[int], loaded: LoadedMode
         prompt_tokens=len(params.prompt_ids),
         dry_breakers=breakers,
     )
+
+
+def expected_tokens(row: Sequence) -> int:
+    """Room to make at once: the prompt and the first growth step, not a whole open end."""
+    most = row.rules.max_tokens
+    return row.prompt_tokens + (CAPACITY_STEP if most is None else min(most, CAPACITY_STEP))

@@ -1,6 +1,9 @@
 """Decode steps: dispatching one for some rows, and reading it when its turn comes.
 
 ``submit`` reads nothing from the device, so that step n+1 is on its way before token n is read.
+On a CPU it is built and held: starting a step there takes the thread until the last hundred or so
+operations are left (MLX 0.32 lets no more wait), and token n would be told a step late. It is
+started by ``flush``, once the caller has told token n, at the latest by the next ``submit``.
 What goes wrong while a step is dispatched or drawn is kept in its ticket and told when that is
 collected.
 """
@@ -19,11 +22,19 @@ from engine.ticket import Ticket
 
 
 class Steps:
-    """Steps of the rows of a ledger."""
+    """Steps of the rows of a ledger.
 
-    def __init__(self, forwards: Forwards, ledger: Ledger) -> None:
+    Args:
+        forwards: runs the model.
+        ledger: the rows.
+        holds: whether a step behind one that is not read is built only, until ``flush``.
+    """
+
+    def __init__(self, forwards: Forwards, ledger: Ledger, *, holds: bool) -> None:
         self._forwards = forwards
         self._ledger = ledger
+        self._holds = holds
+        self._latest: Ticket | None = None
 
     def submit(self, rows: list[Sequence]) -> Ticket:
         """Dispatch one step of rows that decode.
@@ -35,7 +46,10 @@ class Steps:
             row.lost or (row.phase is Phase.DECODE and len(row.in_flight) < 2) for row in rows
         )
         self._ledger.fit()
-        ticket = Ticket(self._forwards.layout([row for row in rows if row.lost is None]))
+        self.flush()
+        is_held = self._holds and self._latest is not None and self._latest.is_awaited
+        alive = [row for row in rows if row.lost is None]
+        ticket = self._latest = Ticket(self._forwards.layout(alive), is_held=is_held)
         ticket.faults = {row: row.lost for row in rows if row.lost is not None}
         if ticket.rows:
             self._dispatch(ticket)
@@ -48,7 +62,7 @@ class Steps:
         reading: DrawReading | None = None
         failure: RowError | None = None
         # A ticket no row waits for is not read: its failure was told with the step before.
-        if any(ticket in row.in_flight for row in ticket.rows):
+        if ticket.is_awaited:
             try:
                 reading = self._read(ticket)
             except RowError as error:
@@ -69,6 +83,16 @@ class Steps:
             outcomes.append(self._ledger.commit(row, reading, index))
         self._draw_waiting(later)
         return outcomes
+
+    def flush(self) -> None:
+        """Start the step that is held, if anybody still waits for it."""
+        ticket = self._latest
+        if ticket is None or not ticket.is_held or not ticket.is_awaited:
+            return
+        try:
+            self._forwards.release(ticket)
+        except RowError as error:
+            ticket.error = error
 
     def _dispatch(self, ticket: Ticket) -> None:
         try:

@@ -23,14 +23,21 @@ class Ticket:
         draw: the tokens drawn, lazy; None while it waits.
         readable: int32[W], the drawn tokens, -1 where a row's logits were not finite.
         appended: whether the forward was built, so that each row has one more append.
+        is_held: whether what is built waits to be started.
+        held: what is to be started.
         error: why the whole step failed.
         faults: why single rows failed before they could be read.
     """
 
-    __slots__ = ("appended", "draw", "error", "faults", "logits", "newest", "readable", "rows")
+    __slots__ = (
+        "appended", "draw", "error", "faults", "held", "is_held", "logits", "newest", "readable",
+        "rows",
+    )  # fmt: skip
 
-    def __init__(self, rows: dict[Sequence, int]) -> None:
+    def __init__(self, rows: dict[Sequence, int], *, is_held: bool = False) -> None:
         self.rows = rows
+        self.is_held = is_held
+        self.held: list[mx.array] = []
         self.newest: mx.array | None = None
         self.logits: mx.array | None = None
         self.draw: Draw | None = None
@@ -38,3 +45,8 @@ class Ticket:
         self.appended = False
         self.error: RowError | None = None
         self.faults: dict[Sequence, RowError] = {}
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a row still waits for it."""
+        return any(self in row.in_flight for row in self.rows)

@@ -166,6 +166,10 @@ class BatchScheduler:
         events, self._events = self._events, []
         return events
 
+    def flush(self) -> None:
+        """Let the device go on, once a tick's events are told; may take as long as a step."""
+        self._engine.flush()
+
     # -- its end
 
     def drain(self, deadline_s: float | None = None) -> None:
@@ -220,7 +224,7 @@ class BatchScheduler:
         """Let the prompt cache write what it has to; nothing is called after this."""
         self._doors.shut_down()
 
-    # -- internals: taking requests
+    # -- internals
 
     def _refuse_when_closed(self) -> None:
         if self._phase is SchedulerPhase.UNHEALTHY:
@@ -234,8 +238,6 @@ class BatchScheduler:
             if request.id in known:
                 raise InvalidParams("id", f"{request.id!r} is in use by another request")
             known.add(request.id)
-
-    # -- internals: planning
 
     def _state(self) -> TickState:
         limits = self.settings.limits
@@ -259,8 +261,6 @@ class BatchScheduler:
     def _wants_step(self, job: Job) -> bool:
         assert job.seq is not None
         return self._engine.wants_step(job.seq)
-
-    # -- internals: carrying a plan out
 
     def _carry_out(self, plan: TickPlan) -> None:
         self._blocked = plan.blocked

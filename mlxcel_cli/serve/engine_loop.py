@@ -114,6 +114,8 @@ class EngineLoop:
         notices += self._drained()
         if notices:
             self._tell(notices)
+        if self._hosted is not None:
+            self._hosted.scheduler.flush()
         return True
 
     def _commands(self) -> Iterator[Command]:

@@ -52,6 +52,84 @@ def test_a_ticket_whose_rows_are_gone_is_not_read(monkeypatch):
     assert engine.collect(ticket) == []
 
 
+# -- steps that are held (on a CPU)
+
+
+def _noting_dispatches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    real, calls = guard.dispatch, []
+
+    def noting(arrays):
+        calls.append(len(arrays))
+        real(arrays)
+
+    monkeypatch.setattr(guard, "dispatch", noting)
+    return calls
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_a_step_behind_one_that_is_not_read_starts_at_once_or_with_the_flush(monkeypatch, holds):
+    engine = cycle_engine()
+    engine._steps._holds = holds
+    (seq,) = begun(engine, (3, 4))
+    calls = _noting_dispatches(monkeypatch)
+    first = engine.submit([seq])
+    assert len(calls) == 1
+    second = engine.submit([seq])
+    assert len(calls) == 2 - holds
+    (told,) = engine.collect(first)
+    assert len(calls) == 2 - holds
+    engine.flush()
+    engine.flush()
+    assert len(calls) == 2
+    (after,) = engine.collect(second)
+    assert (told.token, after.token) == (6, 7)
+
+
+def test_a_held_step_that_nobody_flushed_is_read_all_the_same():
+    engine = cycle_engine()
+    engine._steps._holds = True
+    (seq,) = begun(engine, (3, 4))
+    first, second = engine.submit([seq]), engine.submit([seq])
+    assert [engine.collect(one)[0].token for one in (first, second)] == [6, 7]
+
+
+def test_the_next_submit_starts_a_held_step_before_it_builds_its_own(monkeypatch):
+    engine = cycle_engine()
+    engine._steps._holds = True
+    (seq,) = begun(engine, (3, 4))
+    calls = _noting_dispatches(monkeypatch)
+    ticket = engine.submit([seq])
+    for step in range(1, 6):
+        following = engine.submit([seq])
+        engine.collect(ticket)
+        assert len(calls) == step
+        ticket = following
+
+
+def test_a_held_step_whose_rows_are_gone_never_starts(monkeypatch):
+    engine = cycle_engine()
+    engine._steps._holds = True
+    (seq,) = begun(engine, (3, 4))
+    calls = _noting_dispatches(monkeypatch)
+    first, _ = engine.submit([seq]), engine.submit([seq])
+    engine.collect(first)
+    engine.close(seq)
+    engine.flush()
+    assert len(calls) == 1
+
+
+def test_a_held_step_that_cannot_be_started_ends_its_rows_when_it_is_collected(monkeypatch):
+    engine = cycle_engine()
+    engine._steps._holds = True
+    (seq,) = begun(engine, (3, 4))
+    first, second = engine.submit([seq]), engine.submit([seq])
+    assert engine.collect(first)[0].error is None
+    _fail_once(monkeypatch, "dispatch")
+    engine.flush()
+    assert not engine.wants_step(seq)
+    assert isinstance(engine.collect(second)[0].error, EvalFailed)
+
+
 def test_more_rows_than_the_widest_bucket_are_refused_by_name():
     layer = DenseLayer()
     pool = Pool([layer], [layer])

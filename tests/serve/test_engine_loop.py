@@ -67,3 +67,36 @@ def test_a_cancel_that_comes_during_a_round_is_obeyed_after_it(engine):
     assert end.usage.completion_tokens == len(written)
     neighbour = [one for one in told if isinstance(one, Delta) and one.id == "b"]
     assert sum(len(one.tokens) for one in neighbour) == 60
+
+
+class Scripted:
+    """A scheduler that notes its calls and stops the loop in its third tick."""
+
+    idle = False
+
+    def __init__(self, noted: list[str], inbox: SimpleQueue) -> None:
+        self.noted, self.inbox, self.ticks = noted, inbox, 0
+
+    def slack_s(self) -> float:
+        return 0.0
+
+    def tick(self) -> list[str]:
+        self.ticks += 1
+        if self.ticks == 3:
+            self.inbox.put(Stop())
+        return [f"event {self.ticks}"]
+
+    def flush(self) -> None:
+        self.noted.append("flush")
+
+
+def test_a_tick_is_told_before_the_device_goes_on(monkeypatch):
+    noted, inbox = [], SimpleQueue()
+    monkeypatch.setattr(EngineLoop, "_counts", lambda *_, **__: [])
+
+    def tell(notices):
+        noted.extend(one for one in notices if isinstance(one, str))
+
+    EngineLoop(lambda _: Hosted(Scripted(noted, inbox)), inbox, tell).run()
+    rounds = [[f"event {number}", "flush"] for number in (1, 2, 3)]
+    assert noted == [word for one in rounds for word in one]

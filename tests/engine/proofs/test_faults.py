@@ -128,15 +128,19 @@ def test_logits_that_are_not_numbers_end_their_row(kind: str, victim: int, nth: 
 @each_kind
 @pytest.mark.parametrize("nth", [1, 2, 5])
 @pytest.mark.parametrize("where", ["graph", "dispatch", "read"])
+@pytest.mark.parametrize("holds", [False, True], ids=["started at once", "held"])
 def test_a_failed_step_ends_its_rows_once_and_the_engine_goes_on(
-    kind: str, nth: int, where: str, device: Device
+    kind: str, nth: int, where: str, holds: bool, device: Device
 ):
     engine, model = watched(kind)
+    engine._steps._holds = holds
     trio = Trio(engine)
     failures = [0]
+    # The first step has none before it; a later one that is held starts in the next submit.
+    started = nth + (holds and where == "dispatch" and nth > 1)
 
     def arm(call: str, number: int) -> None:
-        armed = (call, number) == ("collect" if where == "read" else "submit", nth)
+        armed = (call, number) == ("collect" if where == "read" else "submit", started)
         device.fails = {where} if armed else set()
         model.fails_in = lambda _: armed and where == "graph"
         failures[0] = max(failures[0], engine.health.failures)
