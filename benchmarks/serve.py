@@ -11,6 +11,7 @@ Parts
     loop         event-loop lag under 64 streams, and what a token costs the loop
     lookup       prompt lookup off and on, at concurrency 1, 2, 4, 8
     second-turn  a second turn, warm and cold, and decoding after a hit
+    conversations  64 conversations that overflow the prompt cache: memory and what is reused
 
 Servers run in processes of their own and end with this one. ``OPENBLAS_NUM_THREADS`` counts for
 all of them; without it each gets the threads that are free when this starts.
@@ -21,7 +22,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks import serve_latency, serve_memory, serve_speed
+from benchmarks import serve_conversations, serve_latency, serve_memory, serve_speed
 from benchmarks.serve_speed import Plan
 from benchmarks.server_process import THREADS, end_children_on_signals, environment
 from benchmarks.tables import note
@@ -34,6 +35,7 @@ PARTS: dict[str, Callable[[Plan], Coroutine[Any, Any, None]]] = {
     "loop": serve_latency.loop,
     "lookup": serve_memory.lookup,
     "second-turn": serve_memory.second_turn,
+    "conversations": serve_conversations.conversations,
 }
 
 
@@ -41,7 +43,9 @@ def main() -> None:
     """Run the asked parts and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, action="append", help="may be given several times")
-    parser.add_argument("--rounds", type=int, default=3, help="of each arm (default: 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of each arm; turns of conversations (default: 3)"
+    )
     parser.add_argument("--new-tokens", type=int, default=64, help="of an answer (default: 64)")
     parser.add_argument(
         "--concurrency", type=int, nargs="+", help="of throughput and lookup (default: the parts')"
@@ -50,7 +54,11 @@ def main() -> None:
         "--prompt-style", choices=("plain", "copy"), help="of lookup (default: both)"
     )
     parser.add_argument(
-        "--prompt-tokens", type=int, help="of first-token's and second-turn's long prompts"
+        "--prompt-tokens", type=int,
+        help="of first-token's and second-turn's long prompts, and of conversations' first turns",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prompt-cache-bytes", type=int, help="of conversations (default: 256 MiB)"
     )
     parser.add_argument(
         "--peer-flags", default="", help='of mlx_lm.server, as "--prefill-step-size 512"'
@@ -71,6 +79,7 @@ def main() -> None:
                 peer_flags=options.peer_flags.split(),
                 prompt_tokens=options.prompt_tokens,
                 prompt_style=style,
+                prompt_cache_bytes=options.prompt_cache_bytes,
             )
             try:
                 asyncio.run(PARTS[name](plan))

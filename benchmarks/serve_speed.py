@@ -31,6 +31,8 @@ class Plan:
     prompt_tokens: int | None
     """Of the long prompts, if not the part's own."""
     prompt_style: str
+    prompt_cache_bytes: int | None
+    """Of the part with many conversations, if not its own."""
 
 
 async def throughput(plan: Plan) -> None:
