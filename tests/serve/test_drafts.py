@@ -1,5 +1,7 @@
 """A server that drafts: its options, its replies, and what a request may say about it."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from engine.errors import InvalidParams
@@ -51,6 +53,21 @@ def test_a_request_can_opt_out_and_gets_the_same_text(drafting, drafted):
 def test_a_request_cannot_choose_how(drafting, drafted):
     told = ask(drafting, **{"speculative.n_max": 1, "speculative.type": "none"})
     assert told["timings"]["draft_n"] == drafted["timings"]["draft_n"]
+
+
+def test_an_answer_of_a_schema_is_refused_here_as_elsewhere(drafting):
+    """vllm#9423: structured output broke while drafts were on."""
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    reply = drafting.chat(response_format=schema)
+    assert (reply.status, reply.error["param"]) == (400, "response_format")
+
+
+def test_a_penalised_row_beside_another_leaves_both_as_they_are_alone(drafting):
+    """mlx-lm#1472."""
+    kinds = ({}, {"repetition_penalty": 1.3, "presence_penalty": 0.5})
+    alone = [ask(drafting, **fields)["choices"] for fields in kinds]
+    with ThreadPoolExecutor(2) as pool:
+        assert [one["choices"] for one in pool.map(lambda k: ask(drafting, **k), kinds)] == alone
 
 
 def test_a_request_cannot_switch_drafts_on(server):
