@@ -307,6 +307,7 @@ class PromptCache:
     ) -> SeqId | None:
         kv = self._store.find(scope, params.prompt_ids[:-1])
         if kv is None or kv.tokens < self._limits.min_tokens:
+            self._counters.rejects_prefix_too_short += kv is not None
             return None
         prefix = CachedPrefix(scope.model, params.prompt_ids[: kv.tokens], kv)
         try:

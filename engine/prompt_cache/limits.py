@@ -66,6 +66,16 @@ class CacheCounters:
     """Tokens whose KV came from the folder."""
     evicted_bytes: int = 0
     expired_bytes: int = 0
+    evictions_lru: int = 0
+    """Runs dropped to make room for bytes."""
+    evictions_capacity: int = 0
+    """Runs dropped because too many texts were remembered."""
+    evictions_ttl: int = 0
+    """Runs dropped because nobody used them."""
+    rejects_oversized: int = 0
+    """Runs that are larger than all that may be held."""
+    rejects_prefix_too_short: int = 0
+    """Prompts that began with something known, too short to be taken over."""
     faults: int = 0
     """Copies and takeovers that failed; the request went on without."""
 

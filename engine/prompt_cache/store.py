@@ -146,6 +146,7 @@ class KvStore:
             if node.value.used_s >= oldest_s:
                 return
             self._counters.expired_bytes += self._drop(node)
+            self._counters.evictions_ttl += 1
 
     def clear(self) -> None:
         """Drop everything."""
@@ -204,15 +205,17 @@ class KvStore:
         if limit is None:
             return True
         if nbytes > limit:
+            self._counters.rejects_oversized += 1
             return False
         while self.nbytes + nbytes > limit:
             if not self._evict(path):
                 return False
+            self._counters.evictions_lru += 1
         return True
 
     def _keep_entries(self, path: list[Node[Held]]) -> None:
         while self.entries > self._limits.max_entries and self._evict(path):
-            pass
+            self._counters.evictions_capacity += 1
 
     def _evict(self, path: list[Node[Held]]) -> bool:
         """Drop what was used longest ago, unless that is part of ``path``."""

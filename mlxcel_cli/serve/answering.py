@@ -27,6 +27,8 @@ DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 FIRST_EVENT_S = 2.0
 """How long a stream waits for a sign of the engine before it commits to status 200."""
+HALF_CLOSED_PING_S = 1.0
+"""How often a stream whose client has closed its half carries a sign of life."""
 SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -260,6 +262,9 @@ class _Stream:
     def _patience_s(self) -> float | None:
         """Seconds until the client is owed a sign of life; None: it is owed none."""
         interval_s = self._settings.sse_ping_interval
+        if getattr(self._request.protocol, "is_half_closed", False):
+            # It may be gone: only what is sent to it tells.
+            interval_s = HALF_CLOSED_PING_S
         if interval_s <= 0:
             return None
         silent_s = asyncio.get_running_loop().time() - self._written_s

@@ -83,12 +83,18 @@ class Asked:
         return self.prompts[index * len(self.prompts) // len(self.rows)]
 
 
-def chat_prompt(chat: ChatRequest, model: ServedModel) -> Prompt:
+def chat_prompt(chat: ChatRequest, model: ServedModel, *, must_fit: bool = True) -> Prompt:
     """The conversation as the model reads it.
+
+    Args:
+        chat: the request.
+        model: whose template and tokenizer are used.
+        must_fit: whether one that surely does not fit the context is refused unread.
 
     Raises:
         InvalidParams: a message has no proper shape, or the model has no chat template.
         TemplateError: the template refused the messages.
+        ContextOverflow: the conversation is far too long.
     """
     template = model.template
     if template is None:
@@ -97,6 +103,9 @@ def chat_prompt(chat: ChatRequest, model: ServedModel) -> Prompt:
             f"{model.facts.name} has no chat template (it looks like a base model); "
             "use /v1/completions",
         )
+    if must_fit:
+        # No template makes less than a token of a message.
+        model.limit.check(range(len(chat.messages)))
     extra = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort is not None:
         extra.setdefault("reasoning_effort", chat.reasoning_effort)
@@ -106,6 +115,8 @@ def chat_prompt(chat: ChatRequest, model: ServedModel) -> Prompt:
         continue_final=chat.continue_final_message,
         extra=extra,
     )
+    if must_fit:
+        model.limit.check((rendered.text,))
     ids = model.tokenizer.encode_rendered(rendered)
     history: int | None = None
     if model.keeps_whole_kv and chat.add_generation_prompt:
@@ -126,6 +137,7 @@ def completion_prompts(request: CompletionRequest, model: ServedModel) -> tuple[
 
     Raises:
         InvalidParams: there are none, too many, or a mixture.
+        ContextOverflow: one is far too long.
     """
     prompt = request.prompt
     if isinstance(prompt, str):
@@ -243,11 +255,13 @@ def completion_logprobs(request: CompletionRequest) -> int | None:
 
 
 def _text_prompt(text: str, model: ServedModel) -> Prompt:
+    model.limit.check((text,))
     ids = model.tokenizer.encode_rendered(RenderedPrompt(text))
     return Prompt(ids, text)
 
 
 def _ids_prompt(ids: Sequence[int], model: ServedModel) -> Prompt:
+    model.limit.check(ids)
     vocab = model.facts.vocab_size
     for token in ids:
         if not 0 <= token < vocab:

@@ -16,6 +16,7 @@ from engine.scheduler.request import ScheduledRequest
 from mlxcel_cli.serve.served_model import ServedModel
 
 if TYPE_CHECKING:
+    from engine.lookup.widths import WidthCosts
     from engine.models.progress import Progress
     from engine.prefill import PrefillPacer
     from engine.scheduler.scheduler import BatchScheduler
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mlxcel_cli.answers import ModelRequest
     from mlxcel_cli.model_loading import ReadyModel
     from mlxcel_cli.serve.settings import ServeSettings
+    from mlxcel_cli.width_costs import WidthCostsFile
 
 KV_SHARE = 0.8
 """Part of the free memory that KV may take: forwards need some, and so do other programs."""
@@ -37,12 +39,15 @@ class HostedModel:
     model: ServedModel
     scheduler: BatchScheduler
     ready: ReadyModel | None
+    kept: WidthCostsFile | None = None
+    """Where measured costs of verify rounds are to be kept; None: nothing was left to measure."""
 
     def close(self) -> None:
         """Free the model and the memory MLX keeps for it."""
         import mlx.core as mx
 
         ready, self.ready = self.ready, None
+        keep_costs(self.kept, self.scheduler.stats().width_costs)
         self.scheduler.close()
         del self.scheduler
         if ready is not None:
@@ -50,6 +55,12 @@ class HostedModel:
             del ready
         gc.collect()
         mx.clear_cache()
+
+
+def keep_costs(kept: WidthCostsFile | None, costs: WidthCosts | None) -> None:
+    """Keep what was measured, for the next start."""
+    if kept is not None and costs is not None:
+        kept.save(costs)
 
 
 class Host:
@@ -80,11 +91,13 @@ class Host:
         from mlxcel_cli.model_loading import load_model
 
         ready = load_model(self._request, report)
+        kept = self._known_costs(ready, notes[0] if notes else "")
         loaded = ready.loaded
         budget = self._kv_budget(ready)
         pacer = PrefillPacer(fixed_tokens=self._chunk_tokens)
         if self._settings.warmup:
             self._warm_up(ready, pacer)
+            keep_costs(kept, ready.session.width_costs)
         model = ServedModel(
             facts=loaded.facts,
             tokenizer=loaded.tokenizer,
@@ -98,7 +111,7 @@ class Host:
             notes=(*ready.notes, *notes),
             warnings=warnings,
         )
-        return HostedModel(model, self._scheduler(ready, pacer, budget), ready)
+        return HostedModel(model, self._scheduler(ready, pacer, budget), ready, kept)
 
     @property
     def _chunk_tokens(self) -> int | None:
@@ -128,6 +141,21 @@ class Host:
             builds_kernels=ready.device != "cpu",
             width_costs=ready.session.width_costs,
         )
+
+    def _known_costs(self, ready: ReadyModel, blas: str) -> WidthCostsFile | None:
+        """Take over what was measured before; where to keep it if that is still to be done.
+
+        On a GPU the measurement also builds the kernels, so each process runs it.
+        """
+        speculation = self._settings.speculation
+        if speculation is None or ready.device != "cpu":
+            return None
+        from mlxcel_cli.engine_backend import measured_on
+        from mlxcel_cli.width_costs import WidthCostsFile
+
+        kept = WidthCostsFile(self._request.settings.cache_home, measured_on(ready, blas))
+        ready.session.width_costs = kept.load(speculation.max_draft)
+        return kept if ready.session.width_costs is None else None
 
     def _kv_budget(self, ready: ReadyModel) -> int | None:
         """Tokens of KV that all rows together may take."""

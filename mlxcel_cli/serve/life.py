@@ -22,6 +22,7 @@ from mlxcel_cli.sampling_values import parse_biases, sampling_params
 from mlxcel_cli.serve.access_log import access_logger
 from mlxcel_cli.serve.app import make_app
 from mlxcel_cli.serve.asking import SERVER_SAMPLING, Defaults
+from mlxcel_cli.serve.connections import accept
 from mlxcel_cli.serve.hosting import Host
 from mlxcel_cli.serve.listening import Listening, listen, tls_context
 from mlxcel_cli.serve.middleware import read_keys
@@ -117,17 +118,13 @@ class _Life:
         log_to(self._output.note)
         _allow_connections()
         runner = web.AppRunner(
-            make_app(self._server, keys),
-            handler_cancellation=True,
-            access_log_class=access_logger(self._output.note, self._server),
-            shutdown_timeout=LAST_WORDS_S,
+            make_app(self._server, keys), handler_cancellation=True, shutdown_timeout=LAST_WORDS_S
         )
+        logger = access_logger(self._output.note, self._server)
         self._heed_signals()
         try:
             await runner.setup()
-            sites = [web.SockSite(runner, one, ssl_context=tls) for one in listening.sockets]
-            for site in sites:
-                await site.start()
+            sites = [await accept(runner, one, tls, logger) for one in listening.sockets]
             await self._load()
             self._introduce(listening)
             await self._serve_until_told()
@@ -181,10 +178,10 @@ class _Life:
         if idle_s >= minutes * 60:
             self._worker.unload()
 
-    async def _drain(self, sites: Iterable[web.SockSite]) -> int:
+    async def _drain(self, sites: Iterable[asyncio.Server]) -> int:
         """Take nothing new and let running answers end; the exit status."""
         for site in sites:
-            await site.stop()
+            site.close()
         loop = asyncio.get_running_loop()
         limit_s = self._server.settings.drain_timeout
         if self._worker.is_busy:

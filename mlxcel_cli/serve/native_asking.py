@@ -7,10 +7,12 @@ from http import HTTPStatus
 import msgspec
 
 from engine.errors import InvalidParams
+from engine.scheduler.request import ScheduledRequest
 from engine.text.rendered import RenderedPrompt
 from engine.text.tokenizer import Tokenizer
 from mlxcel_cli.serve.asking import MAX_PROMPTS, Asked, Defaults, Prompt, Ticket, ask
 from mlxcel_cli.serve.errors import NOT_SUPPORTED, ApiError
+from mlxcel_cli.serve.line_bounds import LineBounds
 from mlxcel_cli.serve.schema.native import InfillRequest, NativeOptions
 from mlxcel_cli.serve.served_model import ServedModel
 
@@ -40,6 +42,7 @@ def native_prompts(
 
     Raises:
         InvalidParams: there is none, or too many, or a token id is no token of the model.
+        ContextOverflow: one is far too long.
     """
     if isinstance(prompt, str):
         return (_prompt([prompt], model),)
@@ -62,6 +65,7 @@ def infill_prompt(request: InfillRequest, model: ServedModel) -> Prompt:
 
     Raises:
         ApiError: the model has no such marks.
+        ContextOverflow: the texts are far too long.
     """
     tokenizer = model.tokenizer
     marks = infill_marks(tokenizer)
@@ -71,6 +75,8 @@ def infill_prompt(request: InfillRequest, model: ServedModel) -> Prompt:
             f"{model.facts.name} has no fill-in-the-middle tokens; use /completion instead.",
             kind=NOT_SUPPORTED,
         )
+    others = (chunk.text for chunk in request.input_extra)
+    model.limit.check((*others, request.input_prefix, request.input_suffix, request.prompt))
     before, after, between = marks
     ids = [tokenizer.bos_id] if tokenizer.adds_bos and tokenizer.bos_id is not None else []
     ids += _extra_ids(request, tokenizer)
@@ -108,9 +114,19 @@ def native_ask(
         )
     if not 0 <= body.n_probs <= MAX_PROBS:
         raise InvalidParams("n_probs", f"must be from 0 to {MAX_PROBS}, got {body.n_probs}")
+    if not 0 <= body.n_indent <= MAX_PREDICT:
+        raise InvalidParams("n_indent", f"must be 0 (off) or more, got {body.n_indent}")
+    if not -1 <= body.t_max_predict_ms <= MAX_PREDICT:
+        raise InvalidParams(
+            "t_max_predict_ms", f"must be -1 or 0 (off) or more, got {body.t_max_predict_ms}"
+        )
     bound = 1 if body.n_predict == 0 else body.n_predict
     ticket = replace(ticket, logprobs=body.n_probs or None)
-    return ask(msgspec.structs.replace(body, max_tokens=bound), prompts, model, defaults, ticket)
+    body = msgspec.structs.replace(body, max_tokens=bound)
+    asked = ask(body, prompts, model, defaults, ticket)
+    if not body.n_indent and body.t_max_predict_ms <= 0:
+        return asked
+    return replace(asked, rows=tuple(_bounded(row, body, model) for row in asked.rows))
 
 
 def mixed_ids(
@@ -137,6 +153,7 @@ def mixed_ids(
 def _prompt(content: Sequence[str | int], model: ServedModel) -> Prompt:
     """One prompt; it begins as the model's texts do, unless it begins with an id."""
     tokenizer = model.tokenizer
+    model.limit.check(content)
     if len(content) == 1 and isinstance(content[0], str):
         return Prompt(tokenizer.encode_rendered(RenderedPrompt(content[0])), content[0])
     ids = mixed_ids(content, model, field="prompt", parse_special=True)
@@ -144,6 +161,17 @@ def _prompt(content: Sequence[str | int], model: ServedModel) -> Prompt:
     if content and isinstance(content[0], str) and tokenizer.adds_bos and bos is not None:
         ids = ids if ids[:1] == (bos,) else (bos, *ids)
     return Prompt(ids, tokenizer.decode(ids, skip_special=False))
+
+
+def _bounded(row: ScheduledRequest, body: NativeOptions, model: ServedModel) -> ScheduledRequest:
+    """A row that its lines may end, too."""
+    bounds = LineBounds(
+        model.tokenizer.decoder(keep_texts=row.keep_texts),
+        len(row.params.prompt_ids),
+        indent=body.n_indent,
+        max_ms=body.t_max_predict_ms,
+    )
+    return replace(row, hooks=bounds)
 
 
 def _extra_ids(request: InfillRequest, tokenizer: Tokenizer) -> list[int]:

@@ -18,6 +18,7 @@ from mlxcel_cli.serve.channel import ChannelEvent
 from mlxcel_cli.serve.choices import Choice, finite, timings_body
 from mlxcel_cli.serve.dialects import llama_body
 from mlxcel_cli.serve.errors import ApiError
+from mlxcel_cli.serve.line_bounds import IndentFilter
 from mlxcel_cli.serve.native_settings import generation_settings
 from mlxcel_cli.serve.reading import Reading
 from mlxcel_cli.serve.schema.native import (
@@ -76,6 +77,18 @@ class _Row:
         self.slot = -1
         self.reading = Reading(self.prompt_tokens)
         self.tokens: list[int] = []
+        self._indent = plan.body.n_indent
+        self._lines = IndentFilter(self._indent)
+
+    def shown(self, text: str) -> str:
+        """What is told of the next piece of its text."""
+        return self._lines.push(text) if self._indent else text
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        text = self.choice.text(TextKind.ANSWER)
+        return IndentFilter(self._indent).push(text) if self._indent else text
 
 
 class NativeTelling:
@@ -157,7 +170,7 @@ class NativeTelling:
             return
         yield NativeFrame(
             index=self._index(row),
-            content="".join(part.text for part in written.parts),
+            content=row.shown("".join(part.text for part in written.parts)),
             tokens=tokens,
             id_slot=row.slot,
             tokens_predicted=delta.completion_tokens,
@@ -172,7 +185,7 @@ class NativeTelling:
         """The object that ends an answer; that of a stream holds what no frame has told."""
         done = row.choice.done
         assert done is not None
-        text = row.choice.text(TextKind.ANSWER)
+        text = row.text
         predicted = done.usage.completion_tokens
         return NativeCompletion(
             index=row.choice.index,

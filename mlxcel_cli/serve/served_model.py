@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from mlxcel_cli.serve.prompt_limit import PromptLimit
 
 if TYPE_CHECKING:
     from engine.models.facts import GenerationDefaults, ModelFacts
@@ -32,3 +34,9 @@ class ServedModel:
     """How its KV is kept: dense, ring, ..."""
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    limit: PromptLimit = field(init=False)
+    """Refuses prompts that surely do not fit."""
+
+    def __post_init__(self) -> None:
+        limit = PromptLimit(self.tokenizer, self.context_tokens)
+        object.__setattr__(self, "limit", limit)

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from mlxcel_cli.serve.asking import Defaults
 from mlxcel_cli.serve.errors import ApiError
+from mlxcel_cli.serve.metrics import MetricsPage
 from mlxcel_cli.serve.served_model import DEFAULT_NAME, ServedModel
 from mlxcel_cli.serve.settings import ServeSettings
 from mlxcel_cli.serve.worker import EngineWorker
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 TEXT_THREADS = 2
 """Threads that render templates and encode prompts, so that a long one delays nobody's stream."""
+LONG_BODY_BYTES = 128 * 1024
+"""Bodies from this size on have a thread of their own, so that they delay no short prompt."""
 
 
 class Server:
@@ -47,9 +50,11 @@ class Server:
         self.settings = settings
         self.defaults = defaults
         self.version = version
+        self.metrics = MetricsPage(worker)
         self.started = int(time.time())
         self._asked_name = asked_name
         self._texts = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="mlxcel-text")
+        self._long_texts = ThreadPoolExecutor(1, thread_name_prefix="mlxcel-long-text")
 
     @property
     def fingerprint(self) -> str:
@@ -77,14 +82,33 @@ class Server:
             )
         return names[0]
 
-    async def text_work(self, job: Callable[[], T]) -> T:
-        """``job()`` on a thread for text, away from the event loop."""
+    def model_for_answer(self) -> ServedModel:
+        """The model, when an answer can be asked for: said before any work is done for it.
+
+        Raises:
+            ApiError: it loads.
+            EngineClosed: the server ends, or the engine is broken.
+            QueueFull: too many wait.
+        """
+        model = self.worker.ready_model()
+        self.worker.refuse_when_full(self.settings.slots, self.settings.max_queue_depth)
+        return model
+
+    async def text_work(self, job: Callable[[], T], body_bytes: int) -> T:
+        """``job()`` on a thread for text, away from the event loop.
+
+        Args:
+            job: what to do.
+            body_bytes: length of the body it is done for.
+        """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._texts, functools.partial(job))
+        threads = self._texts if body_bytes < LONG_BODY_BYTES else self._long_texts
+        return await loop.run_in_executor(threads, functools.partial(job))
 
     def close(self) -> None:
         """Let the text threads go."""
-        self._texts.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._texts, self._long_texts):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 SERVER = web.AppKey("server", Server)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from queue import SimpleQueue
 from typing import Protocol
 
-from engine.errors import EngineClosed, EngineUnhealthy
+from engine.errors import EngineClosed, EngineUnhealthy, QueueFull
 from engine.models.progress import Progress
 from engine.scheduler.request import Cancelled, Done, Failed, ScheduledRequest
 from engine.scheduler.stats import SchedulerPhase, SchedulerStats
@@ -95,8 +95,14 @@ class EngineWorker:
         self.fault: BaseException | None = None
         """What ended the engine thread."""
         self._phase = Phase.LOADING
+        self.read_tokens = 0
+        """Prompt tokens that were forwarded, summed over the finished requests."""
+        self.read_s = 0.0
+        """Seconds that this took."""
         self.used_s = 0.0
         """When a request last came or went, by the event loop's clock."""
+        self.refused = 0
+        """Requests that were sent away before the engine heard of them."""
 
     # -- life
 
@@ -182,6 +188,17 @@ class EngineWorker:
                     raise loading_error()
                 return self.model
 
+    def refuse_when_full(self, slots: int, queue_depth: int) -> None:
+        """Send a request away that would find neither slot nor place in the queue.
+
+        Raises:
+            QueueFull: as many run and wait as may.
+        """
+        waiting = len(self._channels) - slots
+        if waiting >= queue_depth and waiting >= 0:
+            self.refused += 1
+            raise QueueFull(waiting, queue_depth)
+
     def open(self, requests: tuple[ScheduledRequest, ...]) -> Channel:
         """Submit requests; what becomes of them comes through the channel, refusals too."""
         ids = tuple(request.id for request in requests)
@@ -242,6 +259,9 @@ class EngineWorker:
 
     def _pass_on(self, event: Notice) -> None:
         id_: str = getattr(event, "id")  # noqa: B009 - every event of the scheduler has one
+        if isinstance(event, Done):
+            self.read_tokens += event.timings.prompt_n
+            self.read_s += event.timings.prompt_s
         channel = self._channels.get(id_)
         if channel is None:
             return

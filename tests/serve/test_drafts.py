@@ -1,5 +1,6 @@
 """A server that drafts: its options, its replies, and what a request may say about it."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -80,6 +81,30 @@ def test_the_start_tells_how_drafts_are_made(drafting):
     assert (
         "drafts: prompt-lookup, up to 5 tokens, policy fixed, while at most 2 answers run" in notes
     )
+
+
+@pytest.mark.parametrize("warmup", ["--warmup", "--no-warmup"])
+def test_what_drafts_cost_is_measured_once_and_kept_for_the_next_start(
+    tiny_model, tmp_path, warmup
+):
+    start = Starter(environ_of(tmp_path / "home"), tiny_model)
+    try:
+        asked = ("--draft-kind", "prompt-lookup", "--draft-block-size", "3", warmup)
+        first = start(*asked)
+        ask(first)
+        assert first.stop() == 0
+        (kept,) = tmp_path.rglob("verify-widths/*.json")
+        text = kept.read_text()
+        known = json.loads(text)["costs"]
+        assert len(known) >= 4
+        # Costs that nobody would measure: a second start that measured anew would replace them.
+        kept.write_text(text.replace(json.dumps(known), json.dumps([1.0, *[7.25] * 7])))
+        second = start(*asked)
+        ask(second)
+        assert second.stop() == 0
+        assert "7.25" in kept.read_text()
+    finally:
+        start.end()
 
 
 def test_spec_type_none_wins(start_server):

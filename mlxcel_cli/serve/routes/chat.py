@@ -16,20 +16,21 @@ from mlxcel_cli.serve.shapes import ChatShape, Head
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     server = request.app[SERVER]
-    chat = parse_body(await read_body(request), ChatRequest)
+    raw = await read_body(request)
+    chat = parse_body(raw, ChatRequest)
     ticket = Ticket(
         new_id("chatcmpl"), priority_of(request.headers.get("X-Priority")), chat_logprobs(chat)
     )
-    plan = await _plan(server, chat, ticket)
+    plan = await _plan(server, chat, ticket, len(raw))
     if chat.stream:
         return await answer_stream(request, server, plan)
     return await answer_whole(server, plan)
 
 
-async def _plan(server: Server, chat: ChatRequest, ticket: Ticket) -> Plan:
-    model = server.worker.ready_model()
+async def _plan(server: Server, chat: ChatRequest, ticket: Ticket, nbytes: int) -> Plan:
+    model = server.model_for_answer()
     name = server.require_name(chat.model, model)
-    prompt = await server.text_work(lambda: chat_prompt(chat, model))
+    prompt = await server.text_work(lambda: chat_prompt(chat, model), nbytes)
     marks = () if model.template is None else model.template.thinking_marks
     kept = tuple(text for mark in marks for text in (mark.open, mark.close))
     asked = ask(chat, (prompt,), model, server.defaults, replace(ticket, keep_texts=kept))

@@ -20,20 +20,21 @@ from mlxcel_cli.serve.shapes import CompletionShape, Head
 async def completions(request: web.Request) -> web.StreamResponse:
     """Go on from texts or token ids, without a chat template."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), CompletionRequest)
+    raw = await read_body(request)
+    body = parse_body(raw, CompletionRequest)
     ticket = Ticket(
         new_id("cmpl"), priority_of(request.headers.get("X-Priority")), completion_logprobs(body)
     )
-    plan = await _plan(server, body, ticket)
+    plan = await _plan(server, body, ticket, len(raw))
     if body.stream:
         return await answer_stream(request, server, plan)
     return await answer_whole(server, plan)
 
 
-async def _plan(server: Server, body: CompletionRequest, ticket: Ticket) -> Plan:
-    model = server.worker.ready_model()
+async def _plan(server: Server, body: CompletionRequest, ticket: Ticket, nbytes: int) -> Plan:
+    model = server.model_for_answer()
     name = server.require_name(body.model, model)
-    prompts = await server.text_work(lambda: completion_prompts(body, model))
+    prompts = await server.text_work(lambda: completion_prompts(body, model), nbytes)
     asked = ask(body, prompts, model, server.defaults, ticket)
     echoes = [asked.prompt_of(i).text if body.echo else "" for i in range(len(asked.rows))]
     head = Head.now(ticket.id, name, server.fingerprint, asked.seed)

@@ -16,11 +16,12 @@ from mlxcel_cli.serve.server import REQUEST_ID, SERVER, new_id
 async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), MessagesRequest, MESSAGES)
-    model = server.worker.ready_model()
+    raw = await read_body(request)
+    body = parse_body(raw, MessagesRequest, MESSAGES)
+    model = server.model_for_answer()
     server.require_name(body.model, model)
     chat = chat_of(body, model)
-    prompt = await server.text_work(lambda: chat_prompt(chat, model))
+    prompt = await server.text_work(lambda: chat_prompt(chat, model), len(raw))
     marks = () if model.template is None else model.template.thinking_marks
     ticket = Ticket(
         new_id("msg").replace("-", "_"),
@@ -43,9 +44,10 @@ async def messages(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.Response:
     """How many tokens a conversation is."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), CountTokensRequest, MESSAGES)
+    raw = await read_body(request)
+    body = parse_body(raw, CountTokensRequest, MESSAGES)
     model = server.worker.ready_model()
     server.require_name(body.model, model)
     chat = chat_of(body, model)
-    prompt = await server.text_work(lambda: chat_prompt(chat, model))
+    prompt = await server.text_work(lambda: chat_prompt(chat, model, must_fit=False), len(raw))
     return json_response(InputTokensBody(len(prompt.ids)))

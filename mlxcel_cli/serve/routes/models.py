@@ -26,7 +26,9 @@ def _entry(server: Server) -> ModelEntry:
     return ModelEntry(
         id=name,
         created=server.started,
-        aliases=others,
+        aliases=sorted(others),
+        tags=[],
+        capabilities=["completion"] if model.template is None else ["completion", "chat"],
         meta=ModelMeta(
             family=facts.family,
             context_tokens=model.context_tokens,

@@ -15,18 +15,20 @@ from mlxcel_cli.serve.server import SERVER, new_id
 async def completion(request: web.Request) -> web.StreamResponse:
     """Go on from a text or token ids; the shape is llama.cpp's, not OpenAI's."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), NativeRequest, NATIVE)
-    model = server.worker.ready_model()
-    prompts = await server.text_work(lambda: native_prompts(body.prompt, model))
+    raw = await read_body(request)
+    body = parse_body(raw, NativeRequest, NATIVE)
+    model = server.model_for_answer()
+    prompts = await server.text_work(lambda: native_prompts(body.prompt, model), len(raw))
     return await _answer(request, body, prompts)
 
 
 async def infill(request: web.Request) -> web.StreamResponse:
     """Write what stands between a prefix and a suffix."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), InfillRequest, NATIVE)
-    model = server.worker.ready_model()
-    prompt = await server.text_work(lambda: infill_prompt(body, model))
+    raw = await read_body(request)
+    body = parse_body(raw, InfillRequest, NATIVE)
+    model = server.model_for_answer()
+    prompt = await server.text_work(lambda: infill_prompt(body, model), len(raw))
     return await _answer(request, body, (prompt,))
 
 

@@ -9,7 +9,7 @@ from engine.errors import InvalidParams
 from mlxcel_cli.serve.answering import json_response
 from mlxcel_cli.serve.bodies import read_body
 from mlxcel_cli.serve.errors import UNAVAILABLE, ApiError, loading_error
-from mlxcel_cli.serve.metrics import CONTENT_TYPE, metrics_text
+from mlxcel_cli.serve.metrics import CONTENT_TYPE
 from mlxcel_cli.serve.schema.openapi import openapi
 from mlxcel_cli.serve.schema.responses import HealthBody
 from mlxcel_cli.serve.server import SERVER
@@ -78,7 +78,7 @@ async def change_settings(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """Counts and gauges for Prometheus."""
-    text = metrics_text(request.app[SERVER].worker)
+    text = request.app[SERVER].metrics.text()
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -27,17 +27,20 @@ from mlxcel_cli.serve.server import SERVER
 async def tokenize(request: web.Request) -> web.Response:
     """The tokens of a text, or of texts and the token ids between them."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), TokenizeRequest, TOKENS)
+    raw = await read_body(request)
+    body = parse_body(raw, TokenizeRequest, TOKENS)
     model = server.worker.ready_model()
-    return json_response(await server.text_work(lambda: _tokenized(body, model)))
+    return json_response(await server.text_work(lambda: _tokenized(body, model), len(raw)))
 
 
 async def detokenize(request: web.Request) -> web.Response:
     """The text of tokens."""
     server = request.app[SERVER]
-    body = parse_body(await read_body(request), DetokenizeRequest, TOKENS)
+    raw = await read_body(request)
+    body = parse_body(raw, DetokenizeRequest, TOKENS)
     model = server.worker.ready_model()
-    return json_response(await server.text_work(lambda: _detokenized(body.tokens, model)))
+    text = await server.text_work(lambda: _detokenized(body.tokens, model), len(raw))
+    return json_response(text)
 
 
 async def apply_template(request: web.Request) -> web.Response:
@@ -52,10 +55,11 @@ async def input_tokens(request: web.Request) -> web.Response:
 
 async def _chat_prompt(request: web.Request) -> Prompt:
     server = request.app[SERVER]
-    chat = parse_body(await read_body(request), ChatRequest)
+    raw = await read_body(request)
+    chat = parse_body(raw, ChatRequest)
     model = server.worker.ready_model()
     server.require_name(chat.model, model)
-    return await server.text_work(lambda: chat_prompt(chat, model))
+    return await server.text_work(lambda: chat_prompt(chat, model, must_fit=False), len(raw))
 
 
 def _tokenized(body: TokenizeRequest, model: ServedModel) -> TokenizeBody:

@@ -30,8 +30,6 @@ _ADVICE = {
     "post_sampling_probs": "is not supported: n_probs tells probabilities before sampling",
     "n_keep": "is not supported, because the context never shifts: a full one ends the answer",
     "n_discard": "is not supported, because the context never shifts: a full one ends the answer",
-    "n_indent": "is not supported: use stop",
-    "t_max_predict_ms": "is not supported: use n_predict, or close the connection",
     "n_cache_reuse": "is not supported: a prompt is reused from its beginning (cache_prompt)",
     "penalty_prompt": "is not supported: penalties see the newest repeat_last_n tokens",
     "system_prompt": "is not supported: put it into the prompt, or use /v1/chat/completions",
@@ -52,7 +50,7 @@ NATIVE = FieldRules(
             "logprobs": "n_probs",
         }
     ),
-    inert=INERT | {"chat_format", "add_bos"},
+    inert=INERT | {"chat_format", "add_bos", "t_max_prompt_ms"},
     unsupported=MappingProxyType(
         {
             "samplers": (list(SAMPLERS), SAMPLER_LETTERS),
@@ -66,8 +64,6 @@ NATIVE = FieldRules(
             "post_sampling_probs": (False,),
             "n_keep": (0,),
             "n_discard": (0,),
-            "n_indent": (0,),
-            "t_max_predict_ms": (0, -1),
             "n_cache_reuse": (0,),
             "penalty_prompt": (),
             "system_prompt": ("",),
@@ -91,6 +87,10 @@ class NativeOptions(GenerationRequest, forbid_unknown_fields=True, kw_only=True,
     n_probs: int = 0
     """Likely tokens to tell at each place."""
     return_tokens: bool = False
+    n_indent: int = 0
+    """Least indentation of every line but the first; one that has less ends the answer; 0: off."""
+    t_max_predict_ms: int = 0
+    """Milliseconds from the first token after which an answer with a new line ends; 0: never."""
     response_fields: Any = None
     """Paths of the fields to return; a path's parts are parted by ``/``."""
 

@@ -79,6 +79,7 @@ _ERRORS = {
     401: "The key is missing or wrong.",
     404: "No such model or path.",
     405: "The path takes another method.",
+    408: "The request did not come in time.",
     413: "The body is too long.",
     415: "The body is not JSON.",
     500: "The answer failed.",
@@ -116,16 +117,19 @@ def _paths() -> dict[str, Any]:
     health = _get("Whether requests are taken.", "HealthBody", error="NativeErrorBody")
     health["security"] = [{}]
     name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+    models = {"get": _get("The served model.", "ModelList")}
     return {
-        "/v1/models": {"get": _get("The served model.", "ModelList")},
+        "/v1/models": models,
+        "/models": models,
         "/v1/models/{model}": {
             "get": _get("The model of a name.", "ModelEntry") | {"parameters": [name]}
         },
         "/health": {"get": health},
         "/v1/health": {"get": health},
         "/": {"get": _get("What this server is.")},
-        "/v1/settings": {"get": _get("Settings in force.")},
+        "/v1/settings": {"get": _get("Settings in force."), "post": _change_settings()},
         "/v1/cache/stats": {"get": _get("What the prompt cache holds.")},
+        "/v1/cache/reset": {"post": _get("Empties the prompt cache.")},
         "/metrics": {"get": _get("Figures for Prometheus.", kind="text/plain")},
         "/openapi.json": {"get": _get("This document.")},
         **_openai_paths(),
@@ -134,12 +138,34 @@ def _paths() -> dict[str, Any]:
     }
 
 
+def _change_settings() -> dict[str, Any]:
+    """It takes any changeable setting, and a key."""
+    operation: dict[str, Any] = _get("Changes settings; only where a key guards the server.")
+    object_schema = {"type": "object", "additionalProperties": True}
+    operation["requestBody"] = {
+        "required": True,
+        "content": {"application/json": {"schema": object_schema}},
+    }
+    operation["responses"]["403"] = operation["responses"]["400"] | {
+        "description": "No key guards this server, so anyone might change it."
+    }
+    return operation
+
+
+def _disabled() -> dict[str, Any]:
+    """It never answers anything else than that."""
+    operation: dict[str, Any] = _get("Disabled.", error="NativeErrorBody")
+    del operation["responses"]["200"]
+    return operation
+
+
 def _openai_paths() -> dict[str, Any]:
     chat = _post("Answer a conversation.", "ChatRequest", "ChatCompletion", "ChatChunk")
     texts = _post("Go on from texts.", "CompletionRequest", "Completion", "Completion")
     count = _post("Count a conversation's tokens.", "ChatRequest", "InputTokensBody")
     return {
         "/v1/chat/completions": {"post": chat},
+        "/chat/completions": {"post": chat},
         "/v1/completions": {"post": texts},
         "/v1/chat/completions/input_tokens": {"post": count},
     }
@@ -149,7 +175,7 @@ def _llama_paths() -> dict[str, Any]:
     error = "NativeErrorBody"
     native = ("NativeCompletion", "NativeFrame", error)
     texts = _post("Go on from a text, in llama.cpp's shape.", "NativeRequest", *native)
-    disabled = {"get": _get("Disabled.", error=error)}
+    disabled = {method: _disabled() for method in ("get", "post")}
     slots = _get("What each slot does.", error=error)
     asks = {"name": "fail_on_no_slot", "in": "query", "schema": {"type": "string"}}
     return {

@@ -215,8 +215,11 @@ class ModelEntry(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["model"] = "model"
     created: int
-    owned_by: str = "mlxcel"
+    owned_by: str = "llamacpp"
+    """What clients of llama.cpp's server look for."""
     aliases: list[str]
+    tags: list[str]
+    capabilities: list[str]
     meta: ModelMeta
 
 

@@ -1,0 +1,185 @@
+"""One client's connection: half-closed ones get their answer, slow heads and bad HTTP an error.
+
+A client that has sent its request may close its half of the connection and wait (``nc -N`` does).
+A client that is gone looks the same until something is sent to it. So while an answer is written to
+such a client and nothing of it was sent, it is sent ``100 Continue`` now and then, which every
+HTTP/1.1 client has to skip: the system of one that is gone refuses it, and the answer is cancelled.
+"""
+
+import asyncio
+import ssl
+from http import HTTPStatus
+from socket import socket
+from typing import Any
+
+import msgspec
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractAccessLogger
+
+from mlxcel_cli.serve.answering import json_response
+from mlxcel_cli.serve.dialects import error_body
+from mlxcel_cli.serve.errors import SERVER, ApiError
+from mlxcel_cli.serve.listening import BACKLOG
+
+HEAD_S = 30.0
+"""Seconds that a client has for the head of a request, from its first byte."""
+PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
+FIRST_PROBE_S = 0.01
+LAST_PROBE_S = 1.0
+"""Between two probes, at first and at most; each wait is twice the one before."""
+LINGER_S = 2.0
+"""How long the rest of a body is taken that was refused, so that its client reads why."""
+OLD_CLIENT_S = 2.0
+"""How long an answer to a half-closed HTTP/1.0 client, which cannot be probed, may take."""
+
+
+class Connection(web.RequestHandler):
+    """aiohttp's protocol, with the limits and words of this server."""
+
+    __slots__ = ("_head_timer", "_probe_timer", "is_half_closed")
+
+    def __init__(self, manager: web.Server, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
+        self.is_half_closed = False
+        """Whether the client will send nothing more."""
+
+    # -- what the client sends
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a head that has begun and is not there has a deadline from now on."""
+        super().data_received(data)
+        # Empty lines between requests begin none.
+        begins = bool(data.strip(b"\r\n")) and self._is_idle and self.transport is not None
+        if begins and self._head_timer is None:
+            self._head_timer = self._loop.call_later(HEAD_S, self._head_is_late)
+        elif not self._is_idle and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The client sends no more: keep the connection if it is owed an answer."""
+        if self.ssl_context is not None or self._request_count == 0 or self._is_idle:
+            return None
+        if self.is_half_closed:
+            # Reading was paused and goes on: the end is there once more.
+            return True
+        self.is_half_closed = True
+        self._probe(0.0, FIRST_PROBE_S)
+        return True
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone."""
+        for timer in (self._head_timer, self._probe_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._probe_timer = None
+        super().connection_lost(exc)
+
+    # -- what is sent
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write a response; the last one to a half-closed client closes the connection."""
+        if self.is_half_closed and not self._messages:
+            resp.force_close()
+        done = await super().finish_response(request, resp, start_time)
+        if self.is_half_closed and not self._messages:
+            self.close()
+        return done
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is told of a request that is no HTTP, in the shape of every other error."""
+        super().handle_error(request, status, exc, message)
+        reason = HTTPStatus(status)
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            told = ApiError(reason, "The request failed.", kind=SERVER, code="internal_error")
+        else:
+            told = ApiError(reason, message or reason.phrase, code="bad_http")
+        response = json_response(error_body(request.path, told, "")[1], status)
+        response.force_close()
+        return response
+
+    # -- internals
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is answered, and none is there to be."""
+        waits = self._waiter is not None and not self._waiter.done()
+        return waits and not self._messages
+
+    def _end_bodies(self) -> None:
+        """Nothing comes any more of a body that is not there as a whole."""
+        bodies = [payload for _, payload in self._messages]
+        if self._current_request is not None:
+            bodies.append(self._current_request.content)
+        for body in bodies:
+            if not body.is_eof():
+                body.set_exception(web.RequestPayloadError("the body breaks off"))
+                body.feed_eof()
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self.transport is None:
+            return
+        told = ApiError(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"The head of the request took longer than {HEAD_S:g} s.",
+            code="request_timeout",
+        )
+        body = msgspec.json.encode(told.body)
+        head = (
+            "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.force_close()
+
+    def _probe(self, waited_s: float, next_s: float) -> None:
+        """See whether a half-closed client is still there."""
+        self._probe_timer = None
+        request = self._current_request
+        if self.transport is None:
+            return
+        is_old = request is not None and request.version < HttpVersion11
+        if self._is_idle or (is_old and waited_s >= OLD_CLIENT_S):
+            self.force_close()
+            return
+        self._end_bodies()
+        if request is not None and not is_old and not request.writer.output_size:
+            self.transport.write(PROBE)
+        self._probe_timer = self._loop.call_later(
+            next_s, self._probe, waited_s + next_s, min(LAST_PROBE_S, 2 * next_s)
+        )
+
+
+async def accept(
+    runner: web.AppRunner,
+    listener: socket,
+    tls: ssl.SSLContext | None,
+    logger: type[AbstractAccessLogger],
+) -> asyncio.Server:
+    """Take clients of an open socket from now on.
+
+    Args:
+        runner: set up; its server knows all connections.
+        listener: what clients connect to.
+        tls: the certificate's context.
+        logger: told each request.
+    """
+    loop = asyncio.get_running_loop()
+    manager = runner.server
+    assert manager is not None
+
+    def connection() -> Connection:
+        return Connection(manager, loop=loop, access_log_class=logger, lingering_time=LINGER_S)
+
+    return await loop.create_server(connection, sock=listener, ssl=tls, backlog=BACKLOG)
