@@ -321,7 +321,7 @@ class ChatApp(App[int]):
 
     async def action_earlier(self) -> None:
         """Show turns that are not on the screen yet."""
-        if not await self.transcript.show_earlier(self.hints):
+        if not await self.transcript.show_earlier():
             self.say("All turns are shown.")
 
     def action_page_up(self) -> None:

@@ -16,8 +16,12 @@ from mlxcel_cli.tui.plain_text import visible
 if TYPE_CHECKING:
     from textual.widgets.markdown import MarkdownStream
 
-MOST_TURNS = 40
-"""Turns that have widgets; a screen of hundreds of Markdown documents would be slow."""
+MOST_TURNS = 16
+"""Turns that have widgets while the end is followed: each key and each piece of an answer lays out
+all of them anew."""
+
+SPARE_TURNS = 8
+"""How many more there may be before the oldest go."""
 
 
 FOLD_LINES = 12
@@ -34,6 +38,7 @@ class UserTurn(Static):
     """
 
     def __init__(self, text: str, unfold_hint: str) -> None:
+        self.message = ChatMessage(USER, text)
         self._text = visible(text)
         self._folded = folded(self._text, unfold_hint)
         self._is_open = False
@@ -89,7 +94,8 @@ class AnswerTurn(Vertical):
         from textual.widgets import Collapsible, Markdown
 
         super().__init__()
-        self._message = message
+        self.message = message
+        """The answer, once it has ended."""
         self._continue_hint = continue_hint
         self._stream: MarkdownStream | None = None
         self._reasoning = Static("", markup=False, classes="reasoning")
@@ -107,9 +113,9 @@ class AnswerTurn(Vertical):
 
     def on_mount(self) -> None:
         """Show what there is."""
-        if self._message is not None:
-            self._show_thinking(self._message.reasoning, self._message.numbers.reasoning_tokens)
-            self._show_end(self._message)
+        if self.message is not None:
+            self._show_thinking(self.message.reasoning, self.message.numbers.reasoning_tokens)
+            self._show_end(self.message)
 
     async def write(self, text: str) -> None:
         """Add text of the answer."""
@@ -131,6 +137,7 @@ class AnswerTurn(Vertical):
 
     async def end(self, message: ChatMessage) -> None:
         """Show the whole answer once more, as one document, and why it ended."""
+        self.message = message
         if self._stream is not None:
             await self._stream.stop()
             self._stream = None
@@ -168,34 +175,75 @@ class Transcript(VerticalScroll, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="transcript")
         self._earlier: list[ChatMessage] = []
+        self._hints = Hints("", "", "", "")
+        self._reaches_back = True
+        """Whether coming to the top brings earlier turns."""
 
     async def show(self, messages: Sequence[ChatMessage], hints: "Hints") -> None:
-        """Show a whole chat, its newest turns; `show_earlier` brings the others."""
+        """Show a whole chat, its newest turns; `show_earlier` or scrolling brings the others."""
+        self._hints, self._earlier = hints, []
         await self.remove_children()
         self._earlier = list(messages[:-MOST_TURNS])
-        await self.mount(*self._widgets(messages[-MOST_TURNS:], hints))
+        await self.mount(*self._widgets(messages[-MOST_TURNS:]))
         if self._earlier:
-            await self.mount(self._line(hints), before=0)
+            await self.mount(self._line(), before=0)
         if not messages:
             await self.mount(Note(hints.greeting, classes="greeting"))
         self.follow()
 
-    async def show_earlier(self, hints: "Hints") -> bool:
+    async def show_earlier(self) -> bool:
         """Show some of the turns that have no widgets; False where there are none."""
+        if not await self._bring_earlier():
+            return False
+        self._reaches_back = False
+        self.scroll_home(animate=False, immediate=True)
+        self._reaches_back = True
+        return True
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Bring earlier turns when the reader comes to the top."""
+        super().watch_scroll_y(old_value, new_value)
+        if new_value <= 0 < old_value and self._reaches_back and not self._is_followed:
+            self.call_later(self._reach_back)
+
+    async def _reach_back(self) -> None:
+        """Bring earlier turns, and keep in view what is there."""
+        height = self.virtual_size.height
+        if await self._bring_earlier():
+            self.call_after_refresh(
+                lambda: self.scroll_to(y=self.virtual_size.height - height, animate=False)
+            )
+
+    async def _bring_earlier(self) -> bool:
         if not self._earlier:
             return False
         await self.query(".earlier").remove()
         messages, self._earlier = self._earlier[-MOST_TURNS:], self._earlier[:-MOST_TURNS]
-        await self.mount(*self._widgets(messages, hints), before=0)
+        await self.mount(*self._widgets(messages), before=0)
         if self._earlier:
-            await self.mount(self._line(hints), before=0)
-        self.scroll_home(animate=False)
+            await self.mount(self._line(), before=0)
         return True
 
     async def add(self, widget: Widget) -> None:
         """Add a turn or a note at the end."""
         await self.query(".greeting").remove()
         await self.mount(widget)
+        if isinstance(widget, UserTurn) and self._is_followed:
+            await self._drop_oldest()
+
+    async def _drop_oldest(self) -> None:
+        turns = [one for one in self.children if isinstance(one, UserTurn | AnswerTurn)]
+        if len(turns) <= MOST_TURNS + SPARE_TURNS:
+            return
+        gone = turns[:-MOST_TURNS]
+        self._earlier += [one.message for one in gone if one.message is not None]
+        place = self.children.index(turns[-MOST_TURNS])
+        await self.remove_children(self.children[:place])
+        await self.mount(self._line(), before=0)
+
+    @property
+    def _is_followed(self) -> bool:
+        return self.is_anchored and not self._anchor_released
 
     def follow(self) -> None:
         """Keep the end in view until the reader scrolls."""
@@ -212,16 +260,17 @@ class Transcript(VerticalScroll, can_focus=True):
         """The newest turn that is too long to be shown whole."""
         return next((one for one in reversed(self.query(UserTurn)) if one.can_fold), None)
 
-    def _widgets(self, messages: Sequence[ChatMessage], hints: "Hints") -> list[Widget]:
+    def _widgets(self, messages: Sequence[ChatMessage]) -> list[Widget]:
         return [
-            UserTurn(one.text if one.shown is None else one.shown, hints.unfold)
+            UserTurn(one.text if one.shown is None else one.shown, self._hints.unfold)
             if one.role == USER
-            else AnswerTurn(one, hints.go_on)
+            else AnswerTurn(one, self._hints.go_on)
             for one in messages
         ]
 
-    def _line(self, hints: "Hints") -> Note:
-        return Note(f"{len(self._earlier)} earlier turns · {hints.earlier}", classes="earlier")
+    def _line(self) -> Note:
+        text = f"{len(self._earlier)} earlier turns · {self._hints.earlier}"
+        return Note(text, classes="earlier")
 
 
 class Hints:

@@ -3,9 +3,10 @@
 import pytest
 
 from mlxcel_cli.answers import Piece
+from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
 from mlxcel_cli.tui.dialogs import AskText, Choose, Help
 from mlxcel_cli.tui.keys import CHAT_KEYS, PROMPT_KEYS
-from mlxcel_cli.tui.transcript import UserTurn
+from mlxcel_cli.tui.transcript import MOST_TURNS, SPARE_TURNS, UserTurn
 from tests.tui.rigs import (
     ScriptedBackend,
     ask,
@@ -238,22 +239,56 @@ def test_a_theme_keeps_the_code_on_the_screen_and_is_remembered(chat):
     chat(ScriptedBackend(), later)
 
 
-def test_only_the_newest_turns_have_widgets_and_a_key_brings_the_others(chat, environ):
-    start = start_of(environ)
-    value = start.session.chat
-    from mlxcel_cli.chat.messages import ASSISTANT, ChatMessage
-
+@pytest.fixture
+def long_chat(environ) -> str:
+    """The id of a saved chat of 100 questions."""
+    store = start_of(environ).store
+    value = Chat(store.new_id())
     for number in range(100):
         value = value.asked(f"question {number}").answered(ChatMessage(ASSISTANT, f"a{number}"))
-    chat_id = start.store.save(value).id
+    return store.save(value).id
 
+
+def test_only_the_newest_turns_have_widgets_and_a_key_brings_the_others(chat, long_chat):
     async def steps(pilot):
         await ready(pilot)
-        assert len(pilot.app.query(UserTurn)) == 20
+        assert len(pilot.app.query(UserTurn)) == MOST_TURNS // 2
         await pilot.press("ctrl+b")
-        await until(pilot, lambda: len(pilot.app.query(UserTurn)) == 40)
+        await until(pilot, lambda: len(pilot.app.query(UserTurn)) == MOST_TURNS)
 
-    chat(ScriptedBackend(), steps, chat_id, resume=True)
+    chat(ScriptedBackend(), steps, long_chat, resume=True)
+
+
+def test_scrolling_to_the_top_brings_earlier_turns_and_keeps_in_view_what_is_there(chat, long_chat):
+    async def steps(pilot):
+        await ready(pilot)
+        await pilot.pause(0.1)
+        transcript = pilot.app.transcript
+        newest = 100 - MOST_TURNS // 2
+        for _ in range(3):
+            transcript.scroll_page_up(animate=False)
+            await pilot.pause(0.05)
+        await until(pilot, lambda: len(pilot.app.query(UserTurn)) == MOST_TURNS)
+        await until(pilot, lambda: f"question {newest}" in screen_lines(pilot.app))
+        assert "question 99" not in screen_lines(pilot.app)
+
+    chat(ScriptedBackend(), steps, long_chat, resume=True)
+
+
+def test_the_oldest_turns_lose_their_widgets_as_the_chat_goes_on(chat):
+    async def steps(pilot):
+        await ready(pilot)
+        for number in range((MOST_TURNS + SPARE_TURNS) // 2 + 1):
+            await ask(pilot, f"question {number}")
+        assert len(pilot.app.query("UserTurn, AnswerTurn")) <= MOST_TURNS + SPARE_TURNS
+        assert "question 0" not in screen_lines(pilot.app)
+        await pilot.press("ctrl+b")
+        await pilot.pause(0.1)
+        assert "question 0" in screen_lines(pilot.app)
+        turns = [one.message.text for one in pilot.app.query("UserTurn, AnswerTurn")]
+        assert turns == texts(pilot.app)
+
+    chat(ScriptedBackend(), steps)
 
 
 def test_the_palette_s_questions_become_commands(chat, tmp_path):
