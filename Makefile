@@ -85,6 +85,10 @@ generated: $(DEVELOPED) ## write completions/, docs/cli.md and docs/modules.md f
 	$(BIN)/python -m mlxcel_cli.generated
 	$(BIN)/python -m tests.rules.modules_page
 
+.PHONY: picture
+picture: $(DEVELOPED) ## draw docs/chat.svg, the README's picture of the chat, anew
+	$(BIN)/python -m tests.tui.picture
+
 .PHONY: bench
 bench: $(DEVELOPED) ## speed against mlx-lm, as a table
 	$(BIN)/python -m benchmarks.generate $(ARGS)
