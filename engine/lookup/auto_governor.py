@@ -9,8 +9,8 @@ measured costs. A draft that does not pay is not verified, but still teaches: tr
 from dataclasses import dataclass, replace
 from typing import Self
 
-from engine.lookup.governor import FixedGovernor, GatedGovernor, Governor, GradedGovernor
-from engine.lookup.widths import WidthCosts, best_draft
+from engine.lookup.governor import FixedGovernor, GatedGovernor, Governor, GradedGovernor, Offer
+from engine.lookup.widths import WidthCosts, best_draft, costs_beside
 from engine.params import LookupPolicy, SpeculationParams
 
 PIPELINE_REFILL_ROUNDS = 4
@@ -68,11 +68,13 @@ class AutoGovernor:
     chances: CopyChances
     can_pay: bool
     """Whether any acceptance at all would pay; if not, nothing is ever looked up."""
+    shares: bool = False
+    """Whether a round may share its forward with the other rows."""
 
     @classmethod
-    def fresh(cls, max_draft: int, costs: WidthCosts) -> Self:
+    def fresh(cls, max_draft: int, costs: WidthCosts, *, shares: bool = False) -> Self:
         """The governor of a sequence that has not drafted yet."""
-        return cls(max_draft, costs, CopyChances.prior(), costs.can_pay)
+        return cls(max_draft, costs, CopyChances.prior(), costs.can_pay, shares)
 
     @property
     def is_paused(self) -> bool:
@@ -88,15 +90,18 @@ class AutoGovernor:
         """``max_draft``, and 0 where nothing pays; ``draft_tokens`` weighs what is found."""
         return (self.max_draft if self.can_pay else 0), self
 
-    def draft_tokens(self, *, agreement: int, proposed: int, is_pipelined: bool) -> int:
+    def draft_tokens(self, offer: Offer) -> int:
         """The length that pays best at the measured costs, 0 if none does.
 
         A draft that ends a pipeline also pays for the host reads until it is full again.
         """
         refill = PIPELINE_REFILL_ROUNDS * max(0.0, self.costs.verify(0) - 1)
-        extra_cost = refill if is_pipelined else 0.0
-        chances = self.chances.of(agreement, proposed)
-        return best_draft(chances, self.costs, extra_cost=extra_cost)
+        rows = offer.others + 1
+        token = self.costs.step(rows) / rows
+        extra_cost = refill / token if offer.is_pipelined else 0.0
+        chances = self.chances.of(offer.agreement, offer.proposed)
+        costs = costs_beside(self.costs, offer.others, shares=self.shares)
+        return best_draft(chances, costs, extra_cost=extra_cost)
 
     def after_verify(self, *, agreement: int, drafted: int, accepted: int) -> Self:
         """The chances after a round."""
@@ -111,7 +116,11 @@ class AutoGovernor:
 
 
 def governor_for(
-    params: SpeculationParams, *, unmeasured: LookupPolicy, costs: WidthCosts | None
+    params: SpeculationParams,
+    *,
+    unmeasured: LookupPolicy,
+    costs: WidthCosts | None,
+    shares: bool = False,
 ) -> Governor:
     """A new sequence's governor.
 
@@ -119,11 +128,12 @@ def governor_for(
         params: the request's settings.
         unmeasured: what ``auto`` is until costs are known: gated on CUDA, else graded.
         costs: the widths' costs, once the device has been measured.
+        shares: whether its rounds may share a forward with other rows.
     """
     policy = params.policy
     if policy is LookupPolicy.AUTO:
         if costs is not None:
-            return AutoGovernor.fresh(params.max_draft, costs)
+            return AutoGovernor.fresh(params.max_draft, costs, shares=shares)
         policy = LookupPolicy.GRADED if unmeasured is LookupPolicy.AUTO else unmeasured
     match policy:
         case LookupPolicy.GRADED:

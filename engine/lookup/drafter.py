@@ -13,7 +13,7 @@ from typing import Protocol
 
 from engine.errors import DrafterOutOfStep
 from engine.lookup.auto_governor import AGREEMENT_BANDS
-from engine.lookup.governor import Governor
+from engine.lookup.governor import Governor, Offer
 from engine.lookup.ngram_index import NgramIndex
 from engine.lookup.reference import ReferenceText
 from engine.lookup.stats import LookupStats
@@ -135,8 +135,13 @@ class PromptLookup:
         """
         return self._request.index.extend(limit_tokens)
 
-    def ask(self, current: int, block_size: int) -> tuple[int, ...]:
+    def ask(self, current: int, block_size: int, others: int = 0) -> tuple[int, ...]:
         """At most ``block_size`` likely tokens after ``current``; empty: decode plainly.
+
+        Args:
+            current: the context's last token.
+            block_size: tokens there is room for.
+            others: rows that wait for their next token meanwhile.
 
         Raises:
             DrafterOutOfStep: ``current`` is not the context's last token.
@@ -150,7 +155,7 @@ class PromptLookup:
         budget, request.governor = request.governor.ask()
         budget = min(budget, block_size)
         request.last_paused = budget <= 0
-        draft = self._draft(budget) if budget > 0 else self._rest()
+        draft = self._draft(budget, others) if budget > 0 else self._rest()
         request.plain_streak = 0 if draft else request.plain_streak + 1
         request.stats = request.stats.after_ask(len(draft), is_paused=request.last_paused)
         return draft
@@ -204,18 +209,20 @@ class PromptLookup:
         )
         return _Request(index, self._fresh_governor, prompt_tokens=max(0, len(context) - 1))
 
-    def _draft(self, budget: int) -> tuple[int, ...]:
+    def _draft(self, budget: int, others: int) -> tuple[int, ...]:
         """What the governor takes of the best proposal within the budget."""
         request = self._request
         proposal = self._look_up(budget)
         if proposal is None:
             return ()
         self._keep_probe(proposal)
-        length = request.governor.draft_tokens(
+        offer = Offer(
             agreement=proposal.agreement,
             proposed=len(proposal.tokens),
             is_pipelined=self.pipelines_plain_rounds(),
+            others=others,
         )
+        length = request.governor.draft_tokens(offer)
         request.last_agreement = proposal.agreement
         request.last_paused = length == 0
         return proposal.tokens[:length]

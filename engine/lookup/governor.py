@@ -17,6 +17,20 @@ TRUSTING_EMA = 1.5
 """Mean accepted tokens a round from which a gated governor drafts in full."""
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A proposal that was found within the budget, and what it is weighed by."""
+
+    agreement: int
+    """Tokens before it that equal the end of the context."""
+    proposed: int
+    """Its tokens; at least 1."""
+    is_pipelined: bool = False
+    """Whether plain rounds keep a step in flight, which a draft would end."""
+    others: int = 0
+    """Rows that wait for their next token meanwhile."""
+
+
 class Governor(Protocol):
     """Decides a sequence's draft budget."""
 
@@ -34,14 +48,8 @@ class Governor(Protocol):
         """The budget of this round, 0 for a plain one, and the governor after the ask."""
         ...
 
-    def draft_tokens(self, *, agreement: int, proposed: int, is_pipelined: bool) -> int:
-        """How much of a proposal of ``proposed`` tokens to draft.
-
-        Args:
-            agreement: tokens before the proposal that equal the end of the context.
-            proposed: tokens within the budget; at least 1.
-            is_pipelined: whether plain rounds keep a step in flight, which a draft would end.
-        """
+    def draft_tokens(self, offer: Offer) -> int:
+        """How much of a proposal to draft."""
         ...
 
     def after_verify(self, *, agreement: int, drafted: int, accepted: int) -> Self:
@@ -73,9 +81,9 @@ class FixedGovernor:
         """``max_draft``, whatever came before."""
         return self.max_draft, self
 
-    def draft_tokens(self, *, agreement: int, proposed: int, is_pipelined: bool) -> int:  # noqa: ARG002
+    def draft_tokens(self, offer: Offer) -> int:
         """All of it."""
-        return proposed
+        return offer.proposed
 
     def after_verify(self, *, agreement: int, drafted: int, accepted: int) -> Self:  # noqa: ARG002
         """Unchanged."""
@@ -124,9 +132,9 @@ class GradedGovernor:
         wanted = math.floor(2 * self.accepted_ema + 0.5) + 2
         return max(1, min(wanted, self.max_draft)), self
 
-    def draft_tokens(self, *, agreement: int, proposed: int, is_pipelined: bool) -> int:  # noqa: ARG002
+    def draft_tokens(self, offer: Offer) -> int:
         """All of it."""
-        return proposed
+        return offer.proposed
 
     def after_verify(self, *, agreement: int, drafted: int, accepted: int) -> Self:  # noqa: ARG002
         """The mean moves half way to ``accepted``; the third miss in a row begins a rest."""
@@ -180,9 +188,9 @@ class GatedGovernor:
             return self.max_draft, self
         return min(CAUTIOUS_DRAFT, self.max_draft), self
 
-    def draft_tokens(self, *, agreement: int, proposed: int, is_pipelined: bool) -> int:  # noqa: ARG002
+    def draft_tokens(self, offer: Offer) -> int:
         """All of it."""
-        return proposed
+        return offer.proposed
 
     def after_verify(self, *, agreement: int, drafted: int, accepted: int) -> Self:  # noqa: ARG002
         """The mean moves half way to ``accepted``; misses pause it."""

@@ -5,7 +5,8 @@ One tick is one of these:
     steady     a step is in flight and nobody proposes: the same, so the lookahead stays;
     switch     a step is in flight and somebody proposes: all asks are retracted, the step is read
                and no other is submitted; the next tick asks again, on what is known by then;
-    verifying  nothing is in flight and somebody proposes: rows without a proposal take one step
+    verifying  nothing is in flight and somebody proposes: one forward verifies all drafts and is
+               the others' step; where that costs more, rows without a proposal take one step
                together, then each proposing row runs one verify round;
     refilling  nothing is in flight and nobody proposes: one step, and the next one behind it as
                soon as no drafter expects a match.
@@ -24,12 +25,13 @@ Invariants (each pinned by a test):
         Others are not asked: no miss, no rest, no index; they catch up at their next ask.
     I6  Entering, leaving and ending rows empty no pipeline. A row's drafter starts when its first
         token is read and is asked in a later tick. Preemption drops the drafter.
-    I7  What a round raises ends its row; what a drafter raises drops the drafter. Neighbours go on.
+    I7  What a round raises ends the rows of its forward; what a drafter raises drops the drafter.
+        Neighbours go on.
     I8  A cancelled row is gone between ticks; no round is interrupted.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -39,7 +41,7 @@ from engine.lookup.auto_governor import governor_for
 from engine.lookup.drafter import PromptLookup
 from engine.lookup.eligibility import server_refusal
 from engine.lookup.rounds import DRAFTER_ERRORS
-from engine.lookup.widths import WidthCosts
+from engine.lookup.widths import WidthCosts, share_pays
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy
 from engine.scheduler.job import Job
@@ -57,8 +59,15 @@ class LookupEngine(MeasuredEngine, Protocol):
 
     unmeasured_policy: LookupPolicy
 
-    def verify(self, seq: SeqId, draft: Sequence[int]) -> VerifyOutcome:
-        """Run one verify round."""
+    @property
+    def verifies_together(self) -> bool:
+        """Whether drafts of several rows can share a forward."""
+
+    def verify_together(self, drafts: Mapping[SeqId, Sequence[int]]) -> list[VerifyOutcome]:
+        """Run one verify round of some rows; an empty draft is a plain step."""
+
+    def check_draft(self, draft: Sequence[int]) -> None:
+        """Raise InvalidParams for a token id outside the vocabulary."""
 
     def wants_step(self, seq: SeqId) -> bool:
         """Whether one more step may be submitted."""
@@ -170,33 +179,61 @@ class BatchLookup:
         self, seqs: Sequence[SeqId], asked: Sequence[_Row]
     ) -> list[StepOutcome | VerifyOutcome]:
         """A tick that begins with nothing in flight."""
-        proposing = [row for row in asked if row.draft]
+        proposing = [row for row in asked if row.draft and self._is_sound(row)]
         drafting = {row.seq for row in proposing}
         plain = [seq for seq in seqs if seq not in drafting]
+        if self._shares(proposing, len(plain)):
+            return self._verify(proposing, plain)
         outcomes: list[StepOutcome | VerifyOutcome] = [*self._pipeline.advance(plain)]
         if self._pipeline.in_flight:
             keeps = not proposing and all(_expects_nothing(row) for row in asked)
             ahead = [seq for seq in plain if keeps and self._engine.wants_step(seq)]
             outcomes += self._pipeline.advance(ahead)
         for row in proposing:
-            outcomes += self._verify(row)
+            outcomes += self._verify([row], [])
         return outcomes
 
-    def _verify(self, row: _Row) -> list[VerifyOutcome]:
+    def _is_sound(self, row: _Row) -> bool:
         try:
-            outcome = self._engine.verify(row.seq, row.draft)
+            self._engine.check_draft(row.draft)
         except InvalidParams as error:  # the drafter made up a token
             self._drop(row, error)
-            return []
+            return False
+        return True
+
+    def _shares(self, proposing: Sequence[_Row], plain: int) -> bool:
+        """Whether one forward for all of a tick's rows is the cheaper way."""
+        if not proposing or len(proposing) + plain < 2 or not self._engine.verifies_together:
+            return False
+        costs = self.width_costs
+        return costs is None or share_pays([len(row.draft) for row in proposing], plain, costs)
+
+    def _verify(
+        self, proposing: Sequence[_Row], plain: Sequence[SeqId]
+    ) -> list[StepOutcome | VerifyOutcome]:
+        """One verify round; rows without a draft come first, as in a tick of two forwards."""
+        drafts: dict[SeqId, Sequence[int]] = dict.fromkeys(plain, ())
+        drafts |= {row.seq: row.draft for row in proposing}
+        try:
+            outcomes = self._engine.verify_together(drafts)
         except Exception as error:
-            logger.exception("a verify round of request %s failed", row.name)
+            names = ", ".join(row.name for row in proposing)
+            logger.exception("a verify round of request %s failed", names)
             fault = error if isinstance(error, RowError) else InternalFault(error)
-            ended = StepOutcome(row.seq, None, error=fault)
-            return [VerifyOutcome(row.seq, (ended,), len(row.draft), 0, fault)]
-        emitted = [step.token for step in outcome.steps if step.token is not None]
-        with self._drafting(row) as drafter:
-            drafter.accept(row.draft, outcome.accepted, emitted)
-        return [outcome]
+            outcomes = [
+                VerifyOutcome(seq, (StepOutcome(seq, None, error=fault),), len(draft), 0, fault)
+                for seq, draft in drafts.items()
+            ]
+        told: list[StepOutcome | VerifyOutcome] = []
+        for outcome in outcomes[: len(plain)]:
+            told += outcome.steps
+        for row, outcome in zip(proposing, outcomes[len(plain) :], strict=True):
+            told.append(outcome)
+            emitted = [step.token for step in outcome.steps if step.token is not None]
+            if outcome.error is None:
+                with self._drafting(row) as drafter:
+                    drafter.accept(row.draft, outcome.accepted, emitted)
+        return told
 
     # -- drafters
 
@@ -210,6 +247,7 @@ class BatchLookup:
                 settings.speculation,
                 unmeasured=self._engine.unmeasured_policy,
                 costs=self.width_costs,
+                shares=self._engine.verifies_together,
             )
             row.drafter = PromptLookup(settings.speculation, governor)
             with self._drafting(row) as drafter:
@@ -226,9 +264,10 @@ class BatchLookup:
         steady = self._pipeline.in_flight
         able = [seq for seq in seqs if not steady or seq in steady]
         rows = [row for seq in able if (row := self._rows.get(seq)) and row.drafter]
-        return [row for row in rows if self._was_asked(row, INDEX_SLICE_TOKENS // len(rows))]
+        slice_tokens = INDEX_SLICE_TOKENS // max(1, len(rows))
+        return [row for row in rows if self._was_asked(row, slice_tokens, len(seqs) - 1)]
 
-    def _was_asked(self, row: _Row, slice_tokens: int) -> bool:
+    def _was_asked(self, row: _Row, slice_tokens: int, others: int) -> bool:
         assert self._settings is not None
         row.draft = ()
         room = self._engine.draft_room(row.seq, self._settings.speculation.max_draft)
@@ -239,7 +278,7 @@ class BatchLookup:
             drafter.catch_up(answer)
             if drafter.prepare(slice_tokens):
                 # No drafter may make a round longer than the row has room for.
-                row.draft = drafter.ask(answer[-1], room)[:room]
+                row.draft = drafter.ask(answer[-1], room, others)[:room]
                 return True
         return False
 

@@ -41,20 +41,20 @@ def test_a_cancel_that_comes_during_a_round_is_obeyed_after_it(engine):
     """I8: all of the round is committed and told; then the row is gone."""
     scheduler = BatchScheduler(engine, SchedulerSettings(Limits(parallel=2), lookup=drafting()))
     inbox, told = SimpleQueue(), []
-    verify, rounds = engine.verify, []
+    verify, rounds = engine.verify_together, []
 
-    def verify_while_the_client_goes(seq, draft):
-        rounds.append(len(draft))
+    def verify_while_the_client_goes(drafts):
+        rounds.append(max(map(len, drafts.values())))
         if len(rounds) == 2:
             inbox.put(Cancel(("a",)))
-        return verify(seq, draft)
+        return verify(drafts)
 
     def tell(notices):
         told.extend(notices)
         if any(isinstance(one, Done) for one in told):
             inbox.put(Stop())
 
-    engine.verify = verify_while_the_client_goes
+    engine.verify_together = verify_while_the_client_goes
     inbox.put(Submit((ScheduledRequest("a", params(COPY, 200)),)))
     inbox.put(Submit((ScheduledRequest("b", params((100,), 60)),)))
     EngineLoop(lambda _: Hosted(scheduler), inbox, tell).run()

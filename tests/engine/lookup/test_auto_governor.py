@@ -1,7 +1,7 @@
 import pytest
 
 from engine.lookup.auto_governor import AutoGovernor, CopyChances, governor_for
-from engine.lookup.governor import FixedGovernor, GatedGovernor, GradedGovernor
+from engine.lookup.governor import FixedGovernor, GatedGovernor, GradedGovernor, Offer
 from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SpeculationParams
 
@@ -10,8 +10,8 @@ QUANTIZED = WidthCosts((1.0, 1.95, 2.90, 3.85, 4.80, 5.75, 6.75, 7.7))
 GPU = WidthCosts((1.15, 1.25, 1.27, 1.29, 1.35, 1.38, 1.42, 1.45))
 
 
-def draft_tokens(governor, agreement, *, proposed=7, is_pipelined=False):
-    return governor.draft_tokens(agreement=agreement, proposed=proposed, is_pipelined=is_pipelined)
+def draft_tokens(governor, agreement, *, proposed=7, **rest):
+    return governor.draft_tokens(Offer(agreement, proposed, **rest))
 
 
 def test_a_long_agreement_is_drafted_in_full_from_the_start():
@@ -106,3 +106,16 @@ def test_a_policy_names_its_governor(policy, expected):
 )
 def test_auto_is_the_devices_plain_policy_until_costs_are_measured(unmeasured, expected):
     assert governor_for(SpeculationParams(), unmeasured=unmeasured, costs=None) == expected
+
+
+def test_beside_other_rows_a_draft_must_bring_what_they_would_write_meanwhile():
+    alone = AutoGovernor.fresh(7, DENSE)
+    assert draft_tokens(alone, agreement=4) > 0
+    assert draft_tokens(alone, agreement=4, others=3) == 0
+    assert draft_tokens(AutoGovernor.fresh(7, DENSE, shares=True), agreement=24, others=1) > 0
+
+
+def test_on_a_device_that_shares_forwards_for_nothing_others_do_not_matter():
+    costs = WidthCosts((1.05, *[1.08] * 7))
+    shared = AutoGovernor.fresh(7, costs, shares=True)
+    assert draft_tokens(shared, agreement=9, others=7) == draft_tokens(shared, agreement=9) == 7

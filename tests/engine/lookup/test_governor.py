@@ -1,6 +1,12 @@
 import pytest
 
-from engine.lookup.governor import FixedGovernor, GatedGovernor, Governor, GradedGovernor
+from engine.lookup.governor import (
+    FixedGovernor,
+    GatedGovernor,
+    Governor,
+    GradedGovernor,
+    Offer,
+)
 
 
 def budgets(governor: Governor, accepts: list[int], asks: int) -> list[int]:
@@ -104,5 +110,5 @@ def test_fixed_is_always_max_draft():
 
 @pytest.mark.parametrize("governor", [FixedGovernor(7), GradedGovernor.fresh(7), GatedGovernor(7)])
 def test_a_budget_is_drafted_in_full_whatever_the_match(governor):
-    assert governor.draft_tokens(agreement=2, proposed=5, is_pipelined=True) == 5
+    assert governor.draft_tokens(Offer(agreement=2, proposed=5, is_pipelined=True)) == 5
     assert not governor.is_paused

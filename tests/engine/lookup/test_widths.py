@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidParams
-from engine.lookup.widths import WidthCosts, best_draft, expected_tokens
+from engine.lookup.widths import (
+    WidthCosts,
+    best_draft,
+    costs_beside,
+    expected_tokens,
+    share_pays,
+)
 
 DENSE = WidthCosts((1.0, 1.40, 1.46, 1.53, 1.61, 1.69, 1.77, 1.84))
 LINEAR = WidthCosts(tuple(float(width) for width in range(1, 9)))
@@ -103,3 +109,60 @@ def test_the_best_draft_is_the_best_of_all_lengths(chances, costs):
         for length in range(1, len(chances) + 1)
     ]
     assert rates[best_draft(chances, table)] == pytest.approx(max(rates))
+
+
+# -- beside other rows
+
+GPU = WidthCosts((1.15, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2, 1.2))
+"""Any forward takes about as long as a step."""
+
+
+def test_a_forward_over_more_tokens_than_measured_follows_the_last_slope():
+    assert DENSE.forward(8) == 1.84
+    assert DENSE.forward(16) == pytest.approx(1.84 + 8 * (1.84 - 1.53) / 4)
+    assert LINEAR.forward(32) == pytest.approx(32)
+    assert GPU.forward(64) == pytest.approx(1.2)
+    assert WidthCosts((1.0,)).forward(3) == pytest.approx(3.0)
+
+
+def test_a_step_of_one_row_is_the_unit_whatever_its_read_costs():
+    assert GPU.step(1) == DENSE.step(1) == 1.0
+    assert GPU.step(4) == pytest.approx(1.05)
+
+
+def test_alone_a_round_costs_what_was_measured():
+    assert costs_beside(DENSE, 0, shares=True) is DENSE
+
+
+@given(others=st.integers(1, 8), shares=st.booleans())
+def test_beside_others_a_round_costs_the_tokens_that_all_would_have_written(others, shares):
+    """The obvious way: in the round's time every row would have written so many plain tokens."""
+    priced = costs_beside(DENSE, others, shares=shares)
+    for draft in range(1, 8):
+        spent = DENSE.verify(draft) + DENSE.step(others)
+        if shares:
+            spent = min(spent, DENSE.forward((draft + 1) * (others + 1)))
+        plain_tokens = spent / DENSE.step(others + 1) * (others + 1)
+        # The others write one token each in that time, so the row has to write the rest.
+        assert priced.verify(draft) == pytest.approx(plain_tokens - others)
+
+
+def test_where_forwards_are_level_sharing_makes_a_round_nearly_as_cheap_as_alone():
+    assert costs_beside(GPU, 3, shares=True).verify(7) < 2
+    assert costs_beside(GPU, 3, shares=False).verify(7) > 4
+
+
+@pytest.mark.parametrize(
+    ("costs", "drafts", "plain", "pays"),
+    [
+        (GPU, [7], 7, True),
+        (GPU, [1, 7], 0, True),
+        (DENSE, [7, 7], 0, True),
+        (DENSE, [7], 1, True),
+        (DENSE, [7], 7, False),
+        (DENSE, [1], 3, True),
+        (LINEAR, [7], 1, False),
+    ],
+)
+def test_a_forward_is_shared_where_it_is_cheaper_than_each_on_its_own(costs, drafts, plain, pays):
+    assert share_pays(drafts, plain, costs) is pays

@@ -1,6 +1,6 @@
 """Schedulers that draft, with every call of the engine on record."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,14 +40,22 @@ def served(
     return Served(engine, settings=chosen)
 
 
-def alphabet(tokenizer: Any, **kw: Any) -> Engine:
-    """Writes 0, 1, … 23, 0, 1, … for ever."""
-    return cycle_engine(**{"vocab": 259, "period": PERIOD, "tokenizer": tokenizer, **kw})
+def alphabet(tokenizer: Any, *, together: bool = False, **kw: Any) -> Engine:
+    """Writes 0, 1, … 23, 0, 1, … for ever; ``together``: drafts of several rows share forwards."""
+    engine = cycle_engine(**{"vocab": 259, "period": PERIOD, "tokenizer": tokenizer, **kw})
+    return engine if together else apart(engine)
 
 
-def endless(tokenizer: Any, **kw: Any) -> Engine:
+def endless(tokenizer: Any, *, together: bool = False, **kw: Any) -> Engine:
     """Writes 259 different tokens before it repeats itself."""
-    return cycle_engine(vocab=259, tokenizer=tokenizer, **kw)
+    engine = cycle_engine(vocab=259, tokenizer=tokenizer, **kw)
+    return engine if together else apart(engine)
+
+
+def apart(engine: Engine) -> Engine:
+    """The engine, as if its storage could not verify drafts of several rows in one forward."""
+    engine.__class__ = type("Apart", (type(engine),), {"verifies_together": False})
+    return engine
 
 
 def lookups(served: Served) -> BatchLookup:
@@ -80,12 +88,14 @@ class Watch:
     ids: dict[SeqId, tuple[int, ...]] = field(default_factory=dict)
     """Prompt and answer of each row at its last round."""
     accepted: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    """Of each round's forward."""
 
     def __post_init__(self) -> None:
         self._submit, self._collect = self.engine.submit, self.engine.collect
-        self._verify = self.engine.verify
+        self._verify = self.engine.verify_together
         self.engine.submit, self.engine.collect = self.submit, self.collect
-        self.engine.verify = self.verify
+        self.engine.verify_together = self.verify
 
     def submit(self, seqs: Sequence[SeqId]) -> Any:
         self.log.append("submit")
@@ -95,14 +105,16 @@ class Watch:
         self.log.append("collect")
         return self._collect(ticket)
 
-    def verify(self, seq: SeqId, draft: Sequence[int]) -> VerifyOutcome:
+    def verify(self, drafts: Mapping[SeqId, Sequence[int]]) -> list[VerifyOutcome]:
         assert not any(row.in_flight for row in self.engine._ledger.rows.values()), "I2"
         self.log.append("verify")
-        self.ids[seq] = self.engine.ids(seq)
-        self.drafts.setdefault(seq, []).append(tuple(draft))
-        outcome = self._verify(seq, draft)
-        self.accepted.append(outcome.accepted)
-        return outcome
+        self.rows.append(len(drafts))
+        for seq, draft in drafts.items():
+            self.ids[seq] = self.engine.ids(seq)
+            self.drafts.setdefault(seq, []).append(tuple(draft))
+        outcomes = self._verify(drafts)
+        self.accepted += [one.accepted for one in outcomes if one.drafted]
+        return outcomes
 
     def of_tick(self, served: Served) -> list[str]:
         """What one tick called."""

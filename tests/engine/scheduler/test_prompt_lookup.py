@@ -351,9 +351,9 @@ def test_a_long_index_is_built_in_slices_over_several_ticks(tokenizer):
         sliced.append(limit)
         return PromptLookup.prepare(self, limit)
 
-    def ask(self, current, room):
+    def ask(self, *of):
         asked.append("ask")
-        return PromptLookup.ask(self, current, room)
+        return PromptLookup.ask(self, *of)
 
     told = [one.submit(str(i), params(tuple(range(24)) * 1000, 40)) for i in range(2)]
     ticks_until(one, lambda: drafter(one, "0") is not None and drafter(one, "1") is not None)

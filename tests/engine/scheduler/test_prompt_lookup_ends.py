@@ -114,14 +114,14 @@ def test_a_bug_in_a_round_ends_its_row_and_no_other(engine, caplog):
     one = served(engine)
     told, beside = one.submit("a", params(COPY, 60)), one.submit("b", params(COPY, 60))
     ticks_until(one, lambda: drafter(one, "a") is not None)
-    seq, verify = one.scheduler._rows["a"].seq, engine.verify
+    seq, verify = one.scheduler._rows["a"].seq, engine.verify_together
 
-    def fails(row, draft):
-        if row == seq:
+    def fails(drafts):
+        if seq in drafts:
             raise AssertionError("a bug")
-        return verify(row, draft)
+        return verify(drafts)
 
-    engine.verify = fails
+    engine.verify_together = fails
     one.run()
     assert isinstance(told.error, InternalFault)
     assert "request a" in caplog.text

@@ -43,6 +43,7 @@ def run(one: Served, requests: list[SequenceParams]) -> list[Told]:
 
 ENGINES = {
     "copies": (alphabet, COPY),
+    "copies, shared forwards": (lambda tokenizer: alphabet(tokenizer, together=True), COPY),
     "never copies": (endless, PLAIN),
     "tiny": (lambda tokenizer: tiny_engine(tokenizer=tokenizer), LOOPING),
 }
@@ -61,7 +62,7 @@ def test_replies_are_the_same_on_and_off_alone_and_together(tokenizer, name, con
     assert [one.text for one in on] == [one.text for one in off] == solo
     assert [one.done.usage for one in on] == [one.done.usage for one in off]
     assert all(one.done.timings.draft_rounds == 0 for one in off)
-    if name == "copies":
+    if name.startswith("copies"):
         assert all(one.done.timings.draft_n_accepted > 0 for one in on)
 
 
@@ -73,11 +74,13 @@ def test_sampled_and_penalised_rows_are_drafted_and_write_the_same(tokenizer):
     assert [one.done.finish for one in on] == [one.done.finish for one in off]
 
 
-def test_random_company_that_comes_and_goes_changes_no_reply(tokenizer):
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("seed", [7, 8])
+def test_random_company_that_comes_and_goes_changes_no_reply(tokenizer, together, seed):
     """Admission and ends of neighbours during rounds, cancels among them."""
-    random = np.random.default_rng(7)
-    make = alphabet
-    one = served(make(tokenizer), drafting(max_batch=3), parallel=3)
+    random = np.random.default_rng(seed)
+    engine = alphabet(tokenizer, together=together)
+    one = served(engine, drafting(max_batch=3), parallel=3)
     asked: dict[str, SequenceParams] = {}
     cancelled = set()
     for i in range(24):
