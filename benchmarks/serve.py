@@ -63,6 +63,9 @@ def main() -> None:
     parser.add_argument(
         "--peer-flags", default="", help='of mlx_lm.server, as "--prefill-step-size 512"'
     )
+    parser.add_argument(
+        "--lookup-flags", default="", help='of the arm that drafts, as "--prompt-lookup-max-batch 8"'
+    )
     options = parser.parse_args()
     end_children_on_signals()
     threads = environment()[THREADS]
@@ -77,6 +80,7 @@ def main() -> None:
                 new_tokens=options.new_tokens,
                 concurrency=options.concurrency,
                 peer_flags=options.peer_flags.split(),
+                lookup_flags=options.lookup_flags.split(),
                 prompt_tokens=options.prompt_tokens,
                 prompt_style=style,
                 prompt_cache_bytes=options.prompt_cache_bytes,

@@ -105,7 +105,8 @@ async def lookup(plan: Plan) -> None:
         with ExitStack() as stack:
             flags = ("--parallel", str(width), "--no-prompt-cache")
             off = stack.enter_context(server_process.mlxcel(plan.model, *flags, name="off"))
-            on = stack.enter_context(server_process.mlxcel(plan.model, *flags, *LOOKUP, name="on"))
+            drafting = (*flags, *LOOKUP, *plan.lookup_flags)
+            on = stack.enter_context(server_process.mlxcel(plan.model, *drafting, name="on"))
             async with ours(off) as off_client, ours(on) as on_client:
                 await _lookup_row(plan, width, off_client, on_client)
 

@@ -28,6 +28,8 @@ class Plan:
     """Widths, if not the part's own."""
     peer_flags: Sequence[str]
     """More flags for mlx_lm.server."""
+    lookup_flags: Sequence[str]
+    """More flags for the server that drafts."""
     prompt_tokens: int | None
     """Of the long prompts, if not the part's own."""
     prompt_style: str
