@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from mlxcel_cli.tui.keys import DIALOG_KEYS
 from mlxcel_cli.tui.plain_text import visible
 
 Choices = Callable[[str], Sequence[tuple[str, str]]]
@@ -21,7 +22,7 @@ class Dialog(ModalScreen[str | None]):
     """A question; Esc answers it with None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Close", id="dialog.close"),
+        one for one in DIALOG_KEYS if one.action == "dismiss(None)"
     ]
 
 
@@ -32,11 +33,12 @@ class AskText(Dialog):
         title: what is asked.
         value: what stands there at first.
         about: lines under the title.
+        hint: the line at the end, which tells the keys.
     """
 
-    def __init__(self, title: str, value: str = "", about: str = "") -> None:
+    def __init__(self, title: str, value: str, about: str, hint: str) -> None:
         super().__init__()
-        self._title, self._value, self._about = title, value, about
+        self._title, self._value, self._about, self._hint = title, value, about, hint
 
     def compose(self) -> ComposeResult:
         """Title and input."""
@@ -45,7 +47,7 @@ class AskText(Dialog):
             if self._about:
                 yield Static(self._about, markup=False)
             yield Input(self._value)
-            yield Static("Enter takes it, Esc leaves it", classes="hint")
+            yield Static(self._hint, markup=False, classes="hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Answer with the text."""
@@ -58,26 +60,24 @@ class Choose(Dialog):
     Args:
         title: what is asked.
         find: the choices for what is typed.
+        hint: the line at the end, which tells the keys.
         takes_text: whether what is typed is an answer too, where nothing is chosen.
         delete: called for the choice to delete; None: none can be.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "move(1)", show=False, id="dialog.down"),
-        Binding("up", "move(-1)", show=False, id="dialog.up"),
-        Binding("ctrl+d", "delete", "Delete", id="dialog.delete", priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = list(DIALOG_KEYS)
 
     def __init__(
         self,
         title: str,
         find: Choices,
+        hint: str,
         *,
         takes_text: bool = False,
         delete: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__()
-        self._title, self._find = title, find
+        self._title, self._find, self._hint = title, find, hint
         self._takes_text, self._delete = takes_text, delete
 
     def compose(self) -> ComposeResult:
@@ -86,8 +86,7 @@ class Choose(Dialog):
             yield Static(self._title, markup=False, classes="title")
             yield Input(placeholder="type to search")
             yield OptionList()
-            deletes = ", Ctrl+D deletes it" if self._delete is not None else ""
-            yield Static(f"Enter takes it{deletes}, Esc leaves", classes="hint")
+            yield Static(self._hint, markup=False, classes="hint")
 
     def on_mount(self) -> None:
         """Show all choices."""

@@ -1,6 +1,6 @@
 """Every key of the chat and what it does; a key is changed by its action's id in ``[keys]``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from textual.binding import Binding
 
@@ -38,6 +38,17 @@ PROMPT_KEYS = (
 )
 """Keys of the prompt."""
 
+DIALOG_KEYS = (
+    Binding("escape", "dismiss(None)", "Close a dialog or page", id="dialog-close"),
+    Binding("down", "move(1)", "In a list: the next", id="dialog-next"),
+    Binding("up", "move(-1)", "In a list: the one before", id="dialog-previous"),
+    Binding("ctrl+d", "delete", "In saved chats: delete one", id="dialog-delete", priority=True),
+)
+"""Keys of dialogs; while one is open, the chat's own rest."""
+
+ALL_KEYS = (*PROMPT_KEYS, *CHAT_KEYS, *DIALOG_KEYS)
+"""All of them, in the order in which help shows them."""
+
 _TWINS = {"copy": "prompt.copy", "page-up": "prompt.page-up", "page-down": "prompt.page-down"}
 """Actions that the prompt binds too, since a text area has keys of its own."""
 
@@ -48,26 +59,34 @@ def keymap(chosen: Mapping[str, str]) -> dict[str, str]:
     Raises:
         InvalidParams: there is no such action, or two actions have one key.
     """
-    known = {one.id: one.key for one in (*CHAT_KEYS, *PROMPT_KEYS) if one.id and "." not in one.id}
+    groups = [_defaults((*CHAT_KEYS, *PROMPT_KEYS)), _defaults(DIALOG_KEYS)]
+    known = sorted(name for group in groups for name in group)
     for name in chosen:
         if name not in known:
-            raise InvalidParams(
-                f"keys.{name}", f"is no action; actions are: {', '.join(sorted(known))}"
-            )
+            raise InvalidParams(f"keys.{name}", f"is no action; actions are: {', '.join(known)}")
+    for group in groups:
+        _check_clashes(group, {name: keys for name, keys in chosen.items() if name in group})
+    twins = {_TWINS[name]: keys for name, keys in chosen.items() if name in _TWINS}
+    return {**chosen, **twins}
+
+
+def _defaults(bindings: Iterable[Binding]) -> dict[str, str]:
+    return {one.id: one.key for one in bindings if one.id and "." not in one.id}
+
+
+def _check_clashes(known: Mapping[str, str], chosen: Mapping[str, str]) -> None:
     taken: dict[str, str] = {}
     for name, keys in {**known, **chosen}.items():
         for key in keys.split(","):
             other = taken.setdefault(key.strip(), name)
             if other != name and {name, other} & set(chosen):
                 raise InvalidParams(f"keys.{name}", f"{key.strip()} is the key of {other} too")
-    twins = {_TWINS[name]: keys for name, keys in chosen.items() if name in _TWINS}
-    return {**chosen, **twins}
 
 
 def key_names(chosen: Mapping[str, str]) -> list[tuple[str, str]]:
     """Keys and what they do, as help shows them."""
     shown = []
-    for binding in (*PROMPT_KEYS, *CHAT_KEYS):
+    for binding in ALL_KEYS:
         if binding.id is not None and "." not in binding.id:
             shown.append((key_text(chosen.get(binding.id, binding.key)), binding.description))
     return shown
@@ -84,7 +103,7 @@ def letters_of(name: str, chosen: Mapping[str, str]) -> frozenset[str]:
 
 
 def _keys_of(name: str, chosen: Mapping[str, str]) -> list[str]:
-    key = next(one.key for one in (*PROMPT_KEYS, *CHAT_KEYS) if one.id == name)
+    key = next(one.key for one in ALL_KEYS if one.id == name)
     return [one.strip() for one in chosen.get(name, key).split(",")]
 
 

@@ -77,7 +77,17 @@ class Questions:
         names = key_names(self._app.chosen_keys)
         width = max(len(key) for key, _ in names)
         keys = [f"{key:<{width}}  {text}" for key, text in names]
-        lines = ["Keys", "", *keys, "", "Commands", "", *help_lines(), "", "Esc closes this page."]
+        lines = [
+            "Keys",
+            "",
+            *keys,
+            "",
+            "Commands",
+            "",
+            *help_lines(),
+            "",
+            self._leaves("closes this page."),
+        ]
         self._app.push_screen(Help(lines, self._app.chosen_keys.get("help", "f1")))
 
     def _find_chats(self, text: str) -> Sequence[tuple[str, str]]:
@@ -104,7 +114,9 @@ class Questions:
     ) -> None:
         from mlxcel_cli.tui.dialogs import Choose
 
-        dialog = Choose(title, find, takes_text=takes_text, delete=delete)
+        deletes = "" if delete is None else f"{self._app.key('dialog-delete')} deletes it, "
+        hint = f"Enter takes it, {deletes}{self._leaves('leaves')}"
+        dialog = Choose(title, find, hint, takes_text=takes_text, delete=delete)
         self._app.push_screen(dialog, self._then(command))
 
     def _text(
@@ -112,7 +124,11 @@ class Questions:
     ) -> None:
         from mlxcel_cli.tui.dialogs import AskText
 
-        self._app.push_screen(AskText(title, value, about), self._then(command, empty))
+        hint = f"Enter takes it, {self._leaves('leaves it')}"
+        self._app.push_screen(AskText(title, value, about, hint), self._then(command, empty))
+
+    def _leaves(self, does: str) -> str:
+        return f"{self._app.key('dialog-close')} {does}"
 
     def _then(self, command: str, empty: str = "") -> Callable[[str | None], Awaitable[None]]:
         """What an answer does: the command with it."""

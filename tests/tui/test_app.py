@@ -1,11 +1,14 @@
 """The chat around its turns: saved chats, files, commands, keys, questions, themes."""
 
+from pathlib import Path
+
 import pytest
 
+from engine.errors import InvalidParams
 from mlxcel_cli.answers import Piece
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
 from mlxcel_cli.tui.dialogs import AskText, Choose, Help
-from mlxcel_cli.tui.keys import CHAT_KEYS, PROMPT_KEYS
+from mlxcel_cli.tui.keys import ALL_KEYS, key_names, keymap
 from mlxcel_cli.tui.transcript import MOST_TURNS, SPARE_TURNS, UserTurn
 from tests.tui.rigs import (
     ScriptedBackend,
@@ -180,17 +183,55 @@ def test_help_lists_keys_and_commands_and_its_key_closes_it(chat):
     chat(ScriptedBackend(), steps)
 
 
+def test_the_keys_of_dialogs_are_changed_too_and_told_as_they_are(chat, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text('[keys]\ndialog-close = "f4"\ndialog-delete = "f8"\n')
+
+    async def steps(pilot):
+        await ready(pilot)
+        await ask(pilot, "about bees")
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Choose))
+        await until(pilot, lambda: "F8 deletes it, F4 leaves" in screen_lines(pilot.app))
+        await pilot.press("f8")
+        await until(pilot, lambda: texts(pilot.app) == [])
+        await pilot.press("escape")
+        assert isinstance(pilot.app.screen, Choose)
+        await pilot.press("f4")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, Choose))
+
+    chat(ScriptedBackend(), steps, config=config)
+
+
+@pytest.mark.parametrize("name", [one.id for one in ALL_KEYS if "." not in one.id])
+def test_every_key_is_changed_by_its_id_and_explained(name):
+    assert keymap({name: "f12"})[name] == "f12"
+    assert ("F12", next(one.description for one in ALL_KEYS if one.id == name)) in key_names(
+        {name: "f12"}
+    )
+    page = (Path(__file__).parents[2] / "docs" / "chat.md").read_text(encoding="utf-8")
+    ids = {one for line in page.splitlines() if line.startswith("| ")
+           for one in line.split("|")[-2].strip().split(", ")}  # fmt: skip
+    assert name in ids
+
+
+def test_a_dialog_may_have_a_key_that_the_chat_has_but_not_two_of_one_key():
+    assert keymap({"dialog-delete": "ctrl+o"})
+    with pytest.raises(InvalidParams, match="is the key of"):
+        keymap({"dialog-delete": "down"})
+
+
 def test_no_key_that_help_shows_does_nothing():
-    bound = [one for one in (*CHAT_KEYS, *PROMPT_KEYS) if one.id]
+    bound = [one for one in ALL_KEYS if one.id]
     assert len({one.id for one in bound}) == len(bound)
     from mlxcel_cli.tui.app import ChatApp
     from mlxcel_cli.tui.prompt import Prompt
 
     for one in bound:
-        owners = (ChatApp, Prompt)
-        name = f"action_{one.action.removeprefix('app.')}"
+        owners = (ChatApp, Prompt, Choose)
+        name = f"action_{one.action.removeprefix('app.').split('(')[0]}"
         assert any(hasattr(owner, name) for owner in owners), one.id
-    assert all(one.id for one in (*CHAT_KEYS, *PROMPT_KEYS))
+    assert all(one.id for one in ALL_KEYS)
 
 
 @pytest.mark.parametrize(
