@@ -64,7 +64,9 @@ def main() -> None:
         "--peer-flags", default="", help='of mlx_lm.server, as "--prefill-step-size 512"'
     )
     parser.add_argument(
-        "--lookup-flags", default="", help='of the arm that drafts, as "--prompt-lookup-max-batch 8"'
+        "--lookup-flags",
+        default="",
+        help='of the arm that drafts, as "--prompt-lookup-max-batch 8"',
     )
     options = parser.parse_args()
     end_children_on_signals()

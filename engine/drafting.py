@@ -40,6 +40,11 @@ class Drafting:
         self._storage = storage
         self._forwards = forwards
 
+    @property
+    def padded_rows(self) -> int:
+        """Rows of a forward that several drafts share: the whole pool, whoever takes part."""
+        return self._storage.rows
+
     def room(self, seq: SeqId, max_draft: int) -> int:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
         row = self._ledger.row(seq)

@@ -139,16 +139,17 @@ def costs_beside(costs: WidthCosts, others: int, *, shares: bool) -> WidthCosts:
     return WidthCosts(tuple(by_width))
 
 
-def share_pays(drafts: Sequence[int], plain: int, costs: WidthCosts) -> bool:
+def share_pays(drafts: Sequence[int], plain: int, costs: WidthCosts, *, rows: int) -> bool:
     """Whether one forward for all rows is cheaper than a round for each draft and a step.
 
     Args:
         drafts: tokens of each draft, at least one.
         plain: rows without a draft.
-        costs: of a lone row. Padded to the widest, all rows count in the shared forward.
+        costs: of a lone row.
+        rows: of the shared forward, each as wide as the longest draft needs.
     """
     apart = sum(costs.verify(tokens) for tokens in drafts) + (costs.step(plain) if plain else 0.0)
-    return costs.forward((len(drafts) + plain) * (max(drafts) + 1)) < apart
+    return costs.forward(rows * (max(drafts) + 1)) < apart
 
 
 def _interpolated(points: Sequence[tuple[int, float]], width: int) -> float:

@@ -206,7 +206,8 @@ class BatchLookup:
         if not proposing or len(proposing) + plain < 2 or not self._engine.verifies_together:
             return False
         costs = self.width_costs
-        return costs is None or share_pays([len(row.draft) for row in proposing], plain, costs)
+        drafts, rows = [len(row.draft) for row in proposing], self._engine.drafting.padded_rows
+        return costs is None or share_pays(drafts, plain, costs, rows=rows)
 
     def _verify(
         self, proposing: Sequence[_Row], plain: Sequence[SeqId]

@@ -18,6 +18,10 @@ logger = logging.getLogger(__name__)
 class Drafting(WidthEngine, Protocol):
     """`engine.drafting.Drafting`, as far as it is used here."""
 
+    @property
+    def padded_rows(self) -> int:
+        """Rows of a forward that several drafts share."""
+
     def facts(self, seq: SeqId, max_draft: int) -> RequestFacts:
         """What decides whether the row may draft."""
 

@@ -165,4 +165,10 @@ def test_where_forwards_are_level_sharing_makes_a_round_nearly_as_cheap_as_alone
     ],
 )
 def test_a_forward_is_shared_where_it_is_cheaper_than_each_on_its_own(costs, drafts, plain, pays):
-    assert share_pays(drafts, plain, costs) is pays
+    assert share_pays(drafts, plain, costs, rows=len(drafts) + plain) is pays
+
+
+def test_rows_that_only_ride_along_are_paid_for_too():
+    assert share_pays([7, 7], 0, DENSE, rows=2)
+    assert not share_pays([7, 7], 0, DENSE, rows=6)
+    assert share_pays([7, 7], 0, GPU, rows=64)
