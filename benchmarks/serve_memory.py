@@ -101,9 +101,15 @@ async def lookup(plan: Plan) -> None:
         "concurrency", "off (tok/s)", "off, null arm", "on", "null over off", "on over off",
         "drafted", "accepted", "equal replies",
     )  # fmt: skip
+    if plan.prompt_tokens:
+        note(
+            f"Prompts are behind {plan.prompt_tokens} tokens of other text, which the prompt cache "
+            "holds; rates are those of decoding alone."
+        )
     for width in plan.concurrency or LOOKUP_WIDTHS:
         with ExitStack() as stack:
-            flags = ("--parallel", str(width), "--no-prompt-cache")
+            cache = () if plan.prompt_tokens else ("--no-prompt-cache",)
+            flags = ("--parallel", str(width), *cache)
             off = stack.enter_context(server_process.mlxcel(plan.model, *flags, name="off"))
             drafting = (*flags, *LOOKUP, *plan.lookup_flags)
             on = stack.enter_context(server_process.mlxcel(plan.model, *drafting, name="on"))
@@ -113,7 +119,9 @@ async def lookup(plan: Plan) -> None:
 
 async def _lookup_row(plan: Plan, width: int, off: Client, on: Client) -> None:
     arms = {"off": off, "null": off, "on": on}
-    asks = [(text, 2 * plan.new_tokens) for text in style_prompts(plan.prompt_style, 2 * width)]
+    before = Texts(plan.model).of(plan.prompt_tokens) if plan.prompt_tokens else ""
+    prompts = style_prompts(plan.prompt_style, 2 * width)
+    asks = [(before + text, 2 * plan.new_tokens) for text in prompts]
     rates: dict[str, list[float]] = {name: [] for name in arms}
     texts: dict[str, list[str]] = {}
     drafted = accepted = 0
@@ -123,7 +131,9 @@ async def _lookup_row(plan: Plan, width: int, off: Client, on: Client) -> None:
         names = list(arms)
         for name in names[turn % 3 :] + names[: turn % 3]:
             seconds, replies = await closed_loop(arms[name], asks, width)
-            rates[name].append(sum(reply.tokens for reply in replies) / seconds)
+            decoded = sum(reply.per_second for reply in replies) * width / len(replies)
+            whole = sum(reply.tokens for reply in replies) / seconds
+            rates[name].append(decoded if before else whole)
             texts[name] = sorted(reply.text for reply in replies)
             if name == "on":
                 drafted += sum(int(reply.timings.get("draft_n", 0)) for reply in replies)
