@@ -14,8 +14,9 @@ from mlxcel_cli.serve.bodies import read_body
 from mlxcel_cli.serve.middleware import tell_errors
 from tests.serve.test_protocol import exchange, raw_post
 
-CHAT = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 30}).encode()
-FAST = json.dumps({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}).encode()
+HELLO = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True}
+CHAT = json.dumps(HELLO | {"max_tokens": 30}).encode()
+FAST = json.dumps(HELLO | {"max_tokens": 1}).encode()
 CONTINUE = re.compile(rb"^(?:HTTP/1\.1 100 Continue\r\n\r\n)*")
 
 
