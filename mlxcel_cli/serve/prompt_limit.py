@@ -20,17 +20,6 @@ SURELY_SHORT_BYTES = 16
 """Bytes a token of context that are not worth reading the vocabulary for."""
 
 
-class FarTooLong(ContextOverflow):
-    """A prompt that was not even counted."""
-
-    def __init__(self, least_tokens: int, context_tokens: int) -> None:
-        super().__init__(least_tokens, context_tokens)
-        self.args = (
-            f"the prompt has at least {least_tokens} tokens; the context holds "
-            f"{context_tokens}, and at least one must be left for the answer",
-        )
-
-
 class PromptLimit:
     """Tells texts that cannot fit from those that have to be encoded to know. Any thread may ask.
 
@@ -60,7 +49,7 @@ class PromptLimit:
             return
         least = tokens + nbytes // (self._longest_token() * SHRINKAGE)
         if least > self._context_tokens:
-            raise FarTooLong(least, self._context_tokens)
+            raise _far_too_long(least, self._context_tokens)
 
     def _longest_token(self) -> int:
         """Most bytes of one token; read once, when it is first needed."""
@@ -68,3 +57,13 @@ class PromptLimit:
             piece, vocabulary = self._tokenizer.piece_bytes, range(self._tokenizer.vocab_size)
             self._longest = max(1, max((len(piece(token)) for token in vocabulary), default=1))
         return self._longest
+
+
+def _far_too_long(least_tokens: int, context_tokens: int) -> ContextOverflow:
+    """The error of a prompt that was not even counted."""
+    error = ContextOverflow(least_tokens, context_tokens)
+    error.args = (
+        f"the prompt has at least {least_tokens} tokens; the context holds {context_tokens}, "
+        "and at least one must be left for the answer",
+    )
+    return error
