@@ -1,14 +1,12 @@
 """Opens a chat in the front end that the terminal can show."""
 
 import os
-import sys
-from collections.abc import Mapping
 
 from engine.errors import InvalidParams
 from mlxcel_cli.answers import Backend
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
-from mlxcel_cli.output import standard_output
+from mlxcel_cli.output import can_show_screens, standard_output
 
 
 def chat_in_terminal(command: ChatCommand) -> int:
@@ -36,14 +34,6 @@ def chat_in_terminal(command: ChatCommand) -> int:
     from mlxcel_cli.tui.run import chat_on_screen
 
     return chat_on_screen(start, new_answerer, os.environ, is_remote=is_remote)
-
-
-def can_show_screens(environ: Mapping[str, str]) -> bool:
-    """Whether stdin and stdout are a terminal that knows screens."""
-    if sys.stdin is None or sys.stdout is None:
-        return False
-    named = environ.get("TERM", "")
-    return sys.stdin.isatty() and sys.stdout.isatty() and named not in ("", "dumb")
 
 
 def new_answerer(start: ChatStart) -> Answerer:

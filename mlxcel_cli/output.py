@@ -109,6 +109,14 @@ class Output:
             self._stderr.flush()
 
 
+def can_show_screens(environ: Mapping[str, str]) -> bool:
+    """Whether stdin and stdout are a terminal that knows screens."""
+    if sys.stdin is None or sys.stdout is None:
+        return False
+    named = environ.get("TERM", "")
+    return sys.stdin.isatty() and sys.stdout.isatty() and named not in ("", "dumb")
+
+
 def standard_output(environ: Mapping[str, str]) -> Output:
     """An Output on the process's own streams, which then replace what they cannot encode."""
     for stream in (sys.stdout, sys.stderr):
