@@ -69,6 +69,8 @@ class ChatApp(App[int]):
         self.store = start.store
         self._keys = start.settings.keys
         self._theme_file = start.settings.data_home / THEME_FILE
+        self._is_leaving = False
+        """Whether the screen is being taken away: what widgets still tell has no place."""
         self.flow = Flow(self, start.model)
         self.questions = Questions(self)
         self.set_keymap(keymap(self._keys))
@@ -177,6 +179,8 @@ class ChatApp(App[int]):
 
     async def on_prompt_sent(self, event: Prompt.Sent) -> None:
         """Obey a command, or ask the model."""
+        if self._is_leaving:
+            return
         text = event.text.strip("\n")
         if is_command(text):
             sent = await self.command(text)
@@ -190,18 +194,26 @@ class ChatApp(App[int]):
 
     def on_text_area_changed(self) -> None:
         """Show what TAB would complete."""
+        if self._is_leaving:
+            return
         self.screen_stack[0].query_one(Candidates).show_for(self.prompt.before_cursor)
 
     async def on_prompt_edit_asked(self) -> None:
         """Put the last turn back into the prompt."""
+        if self._is_leaving:
+            return
         await self.command("/edit")
 
     def on_prompt_follow_asked(self) -> None:
         """Follow the end of the conversation again."""
+        if self._is_leaving:
+            return
         self.action_follow()
 
     async def on_prompt_go_on_asked(self) -> None:
         """Go on with the answer that was cut off."""
+        if self._is_leaving:
+            return
         await self.action_continue()
 
     def _go_on_letters(self) -> frozenset[str]:
@@ -338,10 +350,15 @@ class ChatApp(App[int]):
 
     def action_leave(self) -> None:
         """Leave; an answer that is being written is kept as far as it is."""
-        self.exit(0)
+        self._end(0)
 
     def _terminate(self) -> None:
-        self.exit(TERMINATED, return_code=TERMINATED)
+        self._end(TERMINATED)
+
+    def _end(self, status: int) -> None:
+        self._is_leaving = True
+        self.flow.end()
+        self.exit(status, return_code=status)
 
     def _remember_theme(self, _: object) -> None:
         remember_theme(self.theme, self._theme_file)

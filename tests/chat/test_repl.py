@@ -43,7 +43,7 @@ def pipe(environ):
 def typed(environ):
     children = []
 
-    def start(*arguments: str, **extra: str) -> pexpect.spawn:
+    def start(*arguments: str, waits_for=">>>", **extra: str) -> pexpect.spawn:
         child = pexpect.spawn(
             sys.executable,
             [str(FAKE), "chat", "--plain", "--no-save", *arguments],
@@ -52,7 +52,7 @@ def typed(environ):
             timeout=60,
         )
         children.append(child)
-        child.expect(">>>")
+        child.expect_exact(waits_for)
         return child
 
     yield start
@@ -92,6 +92,17 @@ def test_an_unknown_command_sends_nothing(pipe):
     assert "is no command" in ran.stderr
 
 
+def test_a_slash_between_quotes_is_text(pipe):
+    ran = pipe('/etc/hosts is what?\n"""/etc/hosts is what?"""\n')
+    assert ran.stdout == "You said: /etc/hosts is what? (19 characters) \n"
+    assert "is no command" in ran.stderr
+
+
+def test_an_answer_without_a_word_says_so(pipe):
+    ran = pipe("hi\n", FAKE_ANSWER=" ")
+    assert "the model wrote nothing" in ran.stderr
+
+
 def test_chats_of_pipes_are_saved_and_gone_on_with(pipe):
     pipe("first\n")
     ran = pipe("second\n/stats\n", "--continue")
@@ -126,6 +137,23 @@ def test_a_screen_is_not_tried_on_a_dumb_terminal(environ):
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
+
+
+def test_ctrl_c_stops_a_load_and_the_chat_lives(typed):
+    child = typed(FAKE_LOAD="2", waits_for="50 %")
+    child.sendintr()
+    child.expect_exact("loading is stopped; /model NAME loads a model")
+    child.expect(">>>")
+    child.send("hi\r")
+    child.expect_exact("no model is loaded")
+    child.expect(">>> hi")
+    child.sendintr()
+    child.expect(">>>")
+    child.send("/model other\r")
+    child.expect_exact("mlxcel: other")
+    child.expect(">>>")
+    child.send("hi\r")
+    child.expect_exact("You said: hi (2 characters)")
 
 
 def test_ctrl_c_at_the_prompt_drops_the_line_and_names_the_way_out(typed):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pexpect
@@ -24,9 +24,19 @@ def environ(tmp_path):
 
 
 class Terminal:
-    """``mlxcel chat`` with a scripted backend in a pseudo-terminal, and what its screen shows."""
+    """``mlxcel chat`` in a pseudo-terminal, and what its screen shows.
 
-    def __init__(self, environ: dict[str, str], *arguments: str, size=(24, 80), **extra: str):
+    Its backend is a scripted one, unless ``program`` names another.
+    """
+
+    def __init__(
+        self,
+        environ: dict[str, str],
+        *arguments: str,
+        size=(24, 80),
+        program: Sequence[str] = (str(FAKE),),
+        **extra: str,
+    ):
         named = {"TERM": "xterm-256color", "PYTHONPATH": str(ROOT)} | extra
         kept = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
         self.screen = pyte.Screen(size[1], size[0])
@@ -34,7 +44,7 @@ class Terminal:
         self.raw = ""
         self.child = pexpect.spawn(
             sys.executable,
-            [str(FAKE), "chat", *arguments],
+            [*program, "chat", *arguments],
             env=kept | environ | named,
             dimensions=size,
             encoding="utf-8",
@@ -74,6 +84,11 @@ class Terminal:
         status = self.child.exitstatus
         return status if status is not None else -self.child.signalstatus
 
+    def after(self, text: str, key: str) -> None:
+        """Press a key once the screen shows ``text``."""
+        self.until(text)
+        self.child.send(key)
+
     def resize(self, rows: int, columns: int) -> None:
         self.screen.resize(rows, columns)
         self.child.setwinsize(rows, columns)
@@ -90,6 +105,26 @@ def terminal(environ) -> Iterator:
     yield start
     for one in started:
         one.child.close(force=True)
+
+
+@pytest.fixture
+def starter(terminal, environ, starter_folder) -> Callable:
+    """Runs the real program with the starter model in a terminal, up to its first screen."""
+    home = Path(environ["MLXCEL_HOME"])
+    home.mkdir(exist_ok=True)
+    # What is compiled once for a machine need not be compiled for each test.
+    blas = starter_folder.parent.parent / "blas"
+    if blas.exists():
+        (home / "blas").symlink_to(blas)
+
+    def start(*arguments: str, **values):
+        program = ("-m", "mlxcel_cli")
+        started = terminal(*arguments, str(starter_folder), program=program, **values)
+        # What is typed before there is a screen is the shell's.
+        started.until("F1 help")
+        return started
+
+    return start
 
 
 @pytest.fixture
