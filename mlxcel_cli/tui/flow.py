@@ -35,7 +35,8 @@ class Flow:
         self._session = app.session
         self._jobs: Jobs | None = None
         self._turn: AnswerTurn | None = None
-        self.loading = ""
+        # The first load begins behind the first screen, where a quick typist may be faster.
+        self.loading = "loading"
         """How far a load is, while one runs."""
         self.waits = False
         """Whether a message waits for the model."""
@@ -179,12 +180,12 @@ class Flow:
 
     async def stop(self) -> None:
         """Stop what runs: the answer, the wait for the model, the load."""
-        if self._jobs is None or not self.can_stop:
-            self._app.say("Nothing is being written.")
-            return
         if self.waits:
             self.waits = False
             await self._give_back()
+            return
+        if self._jobs is None or not self.can_stop:
+            self._app.say("Nothing is being written.")
             return
         self._jobs.stop()
         if self._session.is_answering:

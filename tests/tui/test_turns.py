@@ -8,6 +8,7 @@ from engine.errors import EvalFailed, ModelNotFound
 from engine.models.progress import Progress
 from mlxcel_cli.answers import LookupRefused, Piece, PromptRead
 from mlxcel_cli.chat.store import ChatStore
+from mlxcel_cli.tui.app import ChatApp
 from mlxcel_cli.tui.transcript import AnswerTurn, Transcript, UserTurn
 from tests.tui.rigs import (
     REPORT,
@@ -53,6 +54,28 @@ def test_the_first_screen_is_there_before_a_model_and_typing_too(chat):
         assert texts(pilot.app) == ["hi", "Hello"]
 
     chat(backend, steps)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_message_sent_before_the_load_has_begun_waits_for_it(chat, monkeypatch, stops):
+    begin = ChatApp._begin
+    monkeypatch.setattr(ChatApp, "_begin", lambda _: None)
+
+    async def steps(pilot):
+        await pilot.press(*"hi", "enter")
+        await pilot.pause()
+        assert "waiting for the model" in screen_lines(pilot.app)
+        assert notices(pilot.app) == []
+        if stops:
+            await pilot.press("escape")
+            assert pilot.app.prompt.text == "hi"
+        begin(pilot.app)
+        await ready(pilot)
+        if not stops:
+            await settled(pilot)
+            assert texts(pilot.app) == ["hi", "Hello"]
+
+    chat(ScriptedBackend("Hello"), steps)
 
 
 def test_esc_while_it_waits_gives_the_message_back_and_the_load_goes_on(chat):
