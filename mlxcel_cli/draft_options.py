@@ -44,9 +44,9 @@ class DraftOptions:
         typer.Option(
             "--prompt-lookup-max-batch", metavar="N", rich_help_panel=LOOKUP,
             help="Most answers at a time with which any is drafted; with more, steps of all of "
-            "them together are faster. Default: 2.",
+            "them together are faster. Default: 4.",
         ),
-        Setting(Change.READ_ONLY, 2),
+        Setting(Change.READ_ONLY, 4),
     ] = None  # fmt: skip
     prompt_lookup_policy: Annotated[
         str | None,

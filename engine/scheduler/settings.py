@@ -8,7 +8,7 @@ from engine.params import SpeculationParams
 from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.state import Limits
 
-DEFAULT_LOOKUP_BATCH = 2
+DEFAULT_LOOKUP_BATCH = 4
 """Most active rows with which drafting pays (ADR 0014)."""
 
 
