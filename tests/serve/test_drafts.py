@@ -79,7 +79,7 @@ def test_a_request_cannot_switch_drafts_on(server):
 def test_the_start_tells_how_drafts_are_made(drafting):
     notes = "\n".join(drafting.notes)
     assert (
-        "drafts: prompt-lookup, up to 5 tokens, policy fixed, while at most 2 answers run" in notes
+        "drafts: prompt-lookup, up to 5 tokens, policy fixed, while at most 4 answers run" in notes
     )
 
 
