@@ -40,8 +40,8 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self._pool: _Arrays = [None] * size
         self._held: set[int] = set()
         """Rows that have state; the others start from the family's own zeros."""
-        self._before: dict[int, list[_Arrays]] = {}
-        """Per row, the pool as it was before each of its newest appends."""
+        self._before: dict[int, list[_Arrays | None]] = {}
+        """Per row, the pool as it was before each of its newest appends; None: it had no state."""
         self._forward: Forward | None = None
         self._pool_rows = 0
 
@@ -50,6 +50,7 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self._forward = forward
         self._pool_rows = pool_rows
         if forward.slot is None:
+            self._begin_rows(forward)
             self.cache = list(self._pool)
         elif forward.slot in self._held:
             self.cache = [None if a is None else a[forward.rows] for a in self._pool]
@@ -74,7 +75,8 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         for slot, part in enumerate(forward.takes_part):
             if part:
                 kept = self._before.get(slot, [])[1 - REWIND_TOKENS :]
-                self._before[slot] = [*kept, old]
+                self._before[slot] = [*kept, old if slot in self._held else None]
+                self._held.add(slot)
 
     def abandon(self) -> None:
         """Leave a forward that raised; the pool still holds the old state."""
@@ -103,7 +105,10 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
                 f"recurrent state can go back {len(kept)} tokens, {tokens} were asked"
             )
         old = kept[-tokens]
-        self._put(slot, [None if a is None else a[slot : slot + 1] for a in old])
+        if old is None:
+            self._held.discard(slot)
+        else:
+            self._put(slot, [None if a is None else a[slot : slot + 1] for a in old])
         self._before[slot] = kept[:-tokens]
 
     def arrays(self) -> list[mx.array]:
@@ -120,7 +125,7 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
                 new: self._before[old] for new, old in enumerate(rows) if old in self._before
             }
         self._before = {
-            slot: [_widened(arrays, rows, pool_rows) for arrays in kept]
+            slot: [old if old is None else _widened(old, rows, pool_rows) for old in kept]
             for slot, kept in self._before.items()
         }
 
@@ -136,6 +141,8 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         if slot not in self._held:
             return ()
         state = self._before[slot][-back] if back else self._pool
+        if state is None:
+            return ()
         return tuple(mx.contiguous(a[slot : slot + 1]) for a in state if a is not None)
 
     def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:
@@ -146,6 +153,16 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         if arrays:
             self._put(slot, list(arrays))
             self._held.add(slot)
+
+    def _begin_rows(self, forward: Forward) -> None:
+        """Let rows whose first forward this is start from zeros, not from what their slot had."""
+        begin = tuple(
+            part and slot not in self._held for slot, part in enumerate(forward.takes_part)
+        )
+        if any(begin):
+            self._pool = [
+                None if a is None else _chosen(begin, mx.zeros_like(a), a) for a in self._pool
+            ]
 
     def _put(self, slot: int, row: _Arrays) -> None:
         for i, new in enumerate(row):

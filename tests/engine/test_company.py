@@ -160,3 +160,25 @@ def test_rows_that_come_and_go_answer_as_alone(family: str):
     assert len(answers) == 12
     for (ids, budget), tokens in answers.items():
         assert tokens == run_alone(engine, SequenceParams(ids, max_tokens=budget)).tokens
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "hybrid"])
+def test_a_prompt_of_one_token_that_joins_a_step_is_answered_as_alone(family: str):
+    # Its first forward is a step: what its slot had before is not in it, and it can go on alone.
+    engine = tiny_engine(family)
+    params = SequenceParams((9,), max_tokens=12)
+    expected = run_alone(engine, params).tokens
+    beside, gone = begun(engine, (5, 6, 7), (200,) * 9)
+    engine.step([beside, gone])
+    engine.close(gone)
+    seq = engine.open(params)
+    engine.join(seq)
+    for _ in range(4):
+        engine.step([beside, seq])
+    assert engine.answer(seq) == expected[:4]
+    taken = engine.restore(engine.snapshot(seq))
+    while engine.wants_step(seq):
+        engine.verify(seq, ())
+    while engine.wants_step(taken):
+        engine.step([taken])
+    assert engine.answer(seq) == engine.answer(taken) == expected

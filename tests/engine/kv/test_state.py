@@ -44,6 +44,49 @@ def test_a_reused_slot_does_not_see_the_state_before_it():
         assert cache[0] is None
 
 
+def test_a_reused_slot_does_not_see_the_state_before_it_in_a_step_of_several_rows():
+    # A prompt of one token has no forward of its own.
+    rows = StateRows(2)
+    rows.feed(rows.slots[0], 1)
+    rows.feed(rows.slots[1], 5)
+    rows.pool.close(rows.slots[1], failed=False)
+    slot = rows.pool.open(8)
+    rows.step(rows.slots[0], slot)
+    assert (rows.state(rows.slots[0]), rows.state(slot)) == (2, 1)
+
+
+def test_a_row_that_began_in_a_step_goes_on_alone_and_is_saved_as_any_other():
+    rows = StateRows(2)
+    first, second = rows.slots
+    rows.step(first, second)
+    rows.feed(first, 3)
+    assert (rows.state(first), rows.state(second)) == (4, 1)
+    other = StateRows()
+    other.pool.load(0, rows.pool.save(second, 1))
+    other.step(0)
+    assert other.state(0) == 2
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_a_row_that_is_cut_back_to_nothing_starts_again(is_reused):
+    rows = StateRows(2)
+    first, second = rows.slots
+    if is_reused:
+        rows.feed(first, 7)
+        rows.feed(second, 7)
+        rows.pool.close(second, failed=False)
+        second = rows.pool.open(8)
+    rows.step(first, second)
+    assert rows.pool.save(second, 0, 1).layers == ((),)
+    rows.pool.rewind(second, 1)
+    assert rows.pool.save(second, 0).layers == ((),)
+    rows.step(second)
+    assert rows.state(second) == 1
+    rows.pool.rewind(second, 1)
+    rows.feed(second, 4)
+    assert rows.state(second) == 4
+
+
 def test_one_and_two_appends_are_undone_exactly():
     for back in (1, 2):
         rows = StateRows(2)
