@@ -61,14 +61,16 @@ class RequestQueue(Generic[E]):
         """Put an entry that was admitted once at the head of its lane, whatever the capacity."""
         self._lanes[entry.priority].appendleft(entry)
 
+    def find(self, id_: str) -> E | None:
+        """An entry, wherever it stands; None when it is not here."""
+        return next((entry for entry in self if entry.id == id_), None)
+
     def remove(self, id_: str) -> E | None:
         """Take an entry out, wherever it stands; None when it is not here."""
-        for lane in self._lanes.values():
-            for entry in lane:
-                if entry.id == id_:
-                    lane.remove(entry)
-                    return entry
-        return None
+        entry = self.find(id_)
+        if entry is not None:
+            self._lanes[entry.priority].remove(entry)
+        return entry
 
     def __iter__(self) -> Iterator[E]:
         """The entries in their order; the queue must not change meanwhile."""

@@ -118,15 +118,15 @@ class BatchScheduler:
     def hold(self, id_: str) -> None:
         """Let a row keep its slot and take no further step, because its reader is behind.
 
-        A step it has in flight is still read and told.
+        A step it has in flight is still read and told. One without a slot is held once it has one.
         """
-        if id_ in self._rows:
-            self._rows[id_].is_held = True
+        if job := self._rows.get(id_) or self._queue.find(id_):
+            job.is_held = True
 
     def release(self, id_: str) -> None:
         """Let a held row go on."""
-        if id_ in self._rows:
-            self._rows[id_].is_held = False
+        if job := self._rows.get(id_) or self._queue.find(id_):
+            job.is_held = False
             self._has_work = True
 
     # -- ticks

@@ -4,7 +4,11 @@ import pytest
 
 from engine.errors import EngineClosed
 from engine.finish import FinishCause
+from engine.scheduler.preemption import PreemptionPolicy
+from engine.scheduler.queue import Priority
 from engine.scheduler.request import Cancelled
+from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.state import Limits
 from engine.scheduler.stats import SchedulerPhase
 from tests.engine.rigs import tiny_engine
 from tests.engine.scheduler.scheduler_rigs import (
@@ -98,6 +102,39 @@ def test_a_held_row_keeps_its_slot_and_goes_on_when_it_is_released(cycle):
     served.scheduler.release("held")
     served.run()
     assert held.tokens == [(4 + i) % 16 for i in range(30)]
+
+
+@pytest.mark.parametrize("released", ["while it waits", "once it is back"])
+def test_a_held_row_that_is_preempted_stays_held_until_it_is_released(cycle, released):
+    limits = Limits(1, preemption=PreemptionPolicy.LONGEST_FIRST, short_tokens=0)
+    served = Served(cycle, settings=SchedulerSettings(limits))
+    held = served.submit("held", params(30), priority=Priority.LOW)
+    for _ in range(4):
+        served.tick()
+    served.scheduler.hold("held")
+    other = served.submit("other", params(30), priority=Priority.HIGH)
+    while not other.events:
+        served.tick()
+    if released == "once it is back":
+        served.run()
+        assert len(held.tokens) < 7
+    served.scheduler.release("held")
+    served.run()
+    assert len(other.tokens) == 30
+    assert held.tokens == [(4 + i) % 16 for i in range(30)]
+
+
+def test_a_request_that_is_held_before_it_has_a_slot_waits_there_for_its_reader(cycle):
+    # One choice of several, whose client is behind with the others.
+    served = Served(cycle, parallel=1)
+    served.submit("first", params(8))
+    late = served.submit("late", params(30))
+    served.scheduler.hold("late")
+    served.run()
+    assert len(late.tokens) <= 1
+    served.scheduler.release("late")
+    served.run()
+    assert len(late.tokens) == 30
 
 
 def test_a_held_row_can_be_cancelled(cycle):
