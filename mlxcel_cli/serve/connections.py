@@ -30,7 +30,7 @@ LAST_PROBE_S = 1.0
 LINGER_S = 2.0
 """How long the rest of a body is taken that was refused, so that its client reads why."""
 OLD_CLIENT_S = 2.0
-"""How long an answer to a half-closed HTTP/1.0 client, which cannot be probed, may take."""
+"""How long a half-closed HTTP/1.0 client, which cannot be probed, is answered without a byte."""
 
 
 class Connection(web.RequestHandler):
@@ -149,12 +149,13 @@ class Connection(web.RequestHandler):
         request = self._current_request
         if self.transport is None:
             return
+        is_silent = request is not None and not request.writer.output_size
         is_old = request is not None and request.version < HttpVersion11
-        if self._is_idle or (is_old and waited_s >= OLD_CLIENT_S):
+        if self._is_idle or (is_old and is_silent and waited_s >= OLD_CLIENT_S):
             self.force_close()
             return
         self._end_bodies()
-        if request is not None and not is_old and not request.writer.output_size:
+        if is_silent and not is_old:
             self.transport.write(PROBE)
         self._probe_timer = self._loop.call_later(
             next_s, self._probe, waited_s + next_s, min(LAST_PROBE_S, 2 * next_s)

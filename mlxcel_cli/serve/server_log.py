@@ -3,7 +3,11 @@
 import logging
 from collections.abc import Callable
 
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+
+CLIENT_FAULTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+"""What aiohttp raises for bytes that are no HTTP, broken bodies and clients that are gone."""
 
 
 def log_to(note: Callable[[str], None]) -> None:
@@ -22,14 +26,14 @@ class _NoteHandler(logging.Handler):
         self.setFormatter(logging.Formatter("mlxcel: %(levelname)s: %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not _is_broken_http(record):
+        if not _is_client_fault(record):
             self._note(self.format(record))
 
 
-def _is_broken_http(record: logging.LogRecord) -> bool:
-    """Whether a record tells of bytes that were no HTTP: the client's fault, and in the access log.
+def _is_client_fault(record: logging.LogRecord) -> bool:
+    """Whether a record tells of what a client did wrong.
 
     aiohttp reports them as errors with a traceback, so that any stranger could fill the log.
     """
     error = record.exc_info[1] if record.exc_info else None
-    return isinstance(error, HttpProcessingError)
+    return record.name == "aiohttp.server" and isinstance(error, CLIENT_FAULTS)

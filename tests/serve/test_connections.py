@@ -110,14 +110,14 @@ def test_broken_chunks_are_told_in_openai_s_shape(server):
     assert error["code"] in ("invalid_body", "bad_http")
 
 
-async def spoken(data: bytes, *, wait_s: float = 5.0) -> bytes:
+async def echo(request: web.Request) -> web.StreamResponse:
+    return web.Response(body=await read_body(request))
+
+
+async def spoken(data: bytes, *, wait_s: float = 5.0, handler=echo, ends: bool = False) -> bytes:
     """What a server of ours says to these bytes, whose client then stays and says no more."""
-
-    async def handler(request: web.Request) -> web.Response:
-        return web.Response(body=await read_body(request))
-
     app = web.Application(middlewares=[tell_errors])
-    app.router.add_post("/", handler)
+    app.router.add_route("*", "/", handler)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -126,6 +126,8 @@ async def spoken(data: bytes, *, wait_s: float = 5.0) -> bytes:
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(data)
+        if ends:
+            writer.write_eof()
         try:
             async with asyncio.timeout(wait_s):
                 return await reader.read()
@@ -164,3 +166,35 @@ def test_a_connection_between_requests_has_no_deadline(monkeypatch):
         HEAD + b"Content-Length: 0\r\n\r\n\r\n",
     ):
         assert asyncio.run(spoken(data, wait_s=0.5)) == b"it is still open"
+
+
+def test_a_stream_to_an_old_client_that_closed_its_half_goes_on_while_it_is_read(monkeypatch):
+    monkeypatch.setattr(connections, "OLD_CLIENT_S", 0.1)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in range(5):
+            await response.write(b"%d" % piece)
+            await asyncio.sleep(0.1)
+        return response
+
+    answer = asyncio.run(spoken(b"GET / HTTP/1.0\r\n\r\n", handler=handler, ends=True))
+    assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\n01234")
+
+
+def test_what_clients_do_wrong_leaves_no_traceback_in_the_log(start_server):
+    server = start_server("--no-warmup", "--slow-reader-timeout", "0.5", faults={"step_s": 0.001})
+    kept = raw_post(b"{}", b"Content-Encoding: gzip").replace(b"Connection: close\r\n", b"")
+    assert error_of(exchange(server, kept))[0] == 400
+    assert b" 400 " in exchange(server, b"nonsense\r\n\r\n")
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    slow.connect(("127.0.0.1", server.port))
+    asked = HELLO | {"stream": True, "n": 8, "max_tokens": 400, "logprobs": True}
+    slow.sendall(raw_post(json.dumps(asked | {"top_logprobs": 20}).encode()))
+    server.wait_for(lambda: server.metric("mlxcel_requests_cancelled_total") > 0)
+    server.wait_until_free()
+    slow.close()
+    assert not any("Traceback" in note or "ERROR" in note for note in server.notes)
