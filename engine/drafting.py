@@ -33,17 +33,36 @@ class RowReading:
 
 
 class Drafting:
-    """Forwards of several tokens a row, and cutting them off again."""
+    """Forwards of several tokens a row, and cutting them off again.
 
-    def __init__(self, ledger: Ledger, storage: Storage, forwards: Forwards) -> None:
+    Args:
+        ledger: the rows.
+        storage: where their KV lives.
+        forwards: runs the model.
+        context_tokens: most tokens a row may hold.
+    """
+
+    def __init__(
+        self, ledger: Ledger, storage: Storage, forwards: Forwards, context_tokens: int
+    ) -> None:
         self._ledger = ledger
         self._storage = storage
         self._forwards = forwards
+        self._context_tokens = context_tokens
 
     @property
     def padded_rows(self) -> int:
         """Rows of a forward that several drafts share: the whole pool, whoever takes part."""
         return self._storage.rows
+
+    def padding_fits(self, drafts: Mapping[SeqId, Ids[int]]) -> bool:
+        """Whether a forward that these drafts share needs no KV and no context for its padding.
+
+        Every row of the pool is padded, also those that end soon or only ride along.
+        """
+        rows = {self._ledger.row(seq): len(draft) + 1 for seq, draft in drafts.items()}
+        widths = {row.slot: width for row, width in rows.items() if row.lost is None}
+        return not widths or self._storage.padding_fits(widths, self._context_tokens)
 
     def room(self, seq: SeqId, max_draft: int) -> int:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
@@ -108,7 +127,9 @@ class Drafting:
         live = {seq: draft for seq, draft in drafts.items() if seq not in outcomes}
         if live:
             self._ledger.fit()
-            outcomes |= {outcome.seq: outcome for outcome in verify_round(self, live)}
+            shares = len(live) == 1 or self.padding_fits(live)
+            for part in [live] if shares else [{seq: draft} for seq, draft in live.items()]:
+                outcomes |= {outcome.seq: outcome for outcome in verify_round(self, part)}
         return [outcomes[seq] for seq in drafts]
 
     def forward_drafts(self, drafts: Mapping[SeqId, Ids[int]]) -> dict[SeqId, RowReading]:

@@ -89,7 +89,7 @@ class Engine:
         self._steps = Steps(
             self._forwards, self._ledger, holds=mx.default_device() == mx.Device(mx.cpu)
         )
-        self.drafting = Drafting(self._ledger, self._storage, self._forwards)
+        self.drafting = Drafting(self._ledger, self._storage, self._forwards, self.context_tokens)
         self.unmeasured_policy = unmeasured_policy
         self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)
         self._next_seq = 0
@@ -136,6 +136,7 @@ class Engine:
         unread = row.phase is Phase.PREFILL or bool(row.in_flight)
         row.phase = Phase.FINISHED
         row.in_flight.clear()
+        self._steps.forget()
         if row.lost is None:
             self._storage.close(row.slot, failed=row.failed or unread)
 

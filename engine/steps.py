@@ -47,7 +47,7 @@ class Steps:
         )
         self._ledger.fit()
         self.flush()
-        is_held = self._holds and self._latest is not None and self._latest.is_awaited
+        is_held = self._holds and self._latest is not None
         alive = [row for row in rows if row.lost is None]
         ticket = self._latest = Ticket(self._forwards.layout(alive), is_held=is_held)
         ticket.faults = {row: row.lost for row in rows if row.lost is not None}
@@ -84,10 +84,16 @@ class Steps:
         self._draw_waiting(later)
         return outcomes
 
+    def forget(self) -> None:
+        """Let go of the newest step once nobody waits for it: unstarted, it would keep all KV."""
+        if self._latest is not None and not self._latest.is_awaited:
+            self._latest = None
+
     def flush(self) -> None:
         """Start the step that is held, if anybody still waits for it."""
+        self.forget()
         ticket = self._latest
-        if ticket is None or not ticket.is_held or not ticket.is_awaited:
+        if ticket is None or not ticket.is_held:
             return
         try:
             self._forwards.release(ticket)

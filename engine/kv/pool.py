@@ -84,6 +84,8 @@ class Pool:
         if not self._open:
             self.reset()
             return
+        if not cut.stop:
+            return  # No forward wrote to it.
         for layer in self._layers:
             if failed or layer.rewind_limit(slot, 0) is not None:
                 layer.clear(slot)
@@ -161,6 +163,12 @@ class Pool:
         assert self.pads
         yield from self._shared(widths)
 
+    def padding_fits(self, widths: Mapping[int, int], most: int) -> bool:
+        """Whether `padded` stays below ``most`` and allocates nothing for the padding's sake."""
+        end = max(self._lengths) + max(widths.values())
+        needed = max(self._lengths[slot] + tokens for slot, tokens in widths.items())
+        return end <= most and self._capacity_for(end) == self._capacity_for(needed)
+
     def arrays(self) -> list[mx.array]:
         """Every array of the pool."""
         return [array for layer in self._layers for array in layer.arrays()]
@@ -179,10 +187,10 @@ class Pool:
     def load(self, slot: int, snapshot: RowSnapshot) -> None:
         """Fill an empty row from a snapshot."""
         self._reserve(snapshot.tokens)
+        self._longest[slot] = snapshot.tokens + snapshot.overshoot
         for layer, arrays in zip(self._layers, snapshot.layers, strict=True):
             layer.load(slot, arrays, self.rows, self._capacity)
         self._lengths[slot] = snapshot.tokens
-        self._longest[slot] = snapshot.tokens + snapshot.overshoot
 
     def reset(self) -> None:
         """Drop every row and array; also what an idle pool does, so that it holds no memory."""
@@ -224,11 +232,14 @@ class Pool:
             layer.end()
 
     def _reserve(self, tokens: int) -> None:
+        self._capacity = self._capacity_for(tokens)
+
+    def _capacity_for(self, tokens: int) -> int:
         if tokens <= self._capacity:
-            return
+            return self._capacity
         # Long rows grow by an eighth: 256 at a time would copy a 100K-token row 400 times.
         wanted = max(tokens, self._capacity + self._capacity // 8)
-        self._capacity = -(-wanted // CAPACITY_STEP) * CAPACITY_STEP
+        return -(-wanted // CAPACITY_STEP) * CAPACITY_STEP
 
     def _resize(self, rows: int, kept: list[int] | None) -> None:
         for layer in self._layers:

@@ -122,6 +122,11 @@ class Solo:
         """
         raise UnsupportedModel(f"rows {sorted(widths)} of this family cannot share a forward")
 
+    def padding_fits(self, widths: Mapping[int, int], most: int) -> bool:
+        """Rows share no forward."""
+        del widths, most
+        return False
+
     def arrays(self) -> list[mx.array]:
         """Every array of every row."""
         found: list[mx.array] = []

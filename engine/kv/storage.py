@@ -118,6 +118,14 @@ class Storage(Protocol):
                 Other rows ride along.
         """
 
+    def padding_fits(self, widths: Mapping[int, int], most: int) -> bool:
+        """Whether `padded` stays below ``most`` and allocates nothing for the padding's sake.
+
+        Args:
+            widths: as for `padded`.
+            most: positions that exist: past them a model may have no embedding.
+        """
+
     def arrays(self) -> list[mx.array]:
         """Every array of the storage, for evaluation and accounting."""
 

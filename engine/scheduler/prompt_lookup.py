@@ -182,7 +182,7 @@ class BatchLookup:
         proposing = [row for row in asked if row.draft and self._is_sound(row)]
         drafting = {row.seq for row in proposing}
         plain = [seq for seq in seqs if seq not in drafting]
-        if self._shares(proposing, len(plain)):
+        if self._shares(proposing, plain):
             return self._verify(proposing, plain)
         outcomes: list[StepOutcome | VerifyOutcome] = [*self._pipeline.advance(plain)]
         if self._pipeline.in_flight:
@@ -201,20 +201,21 @@ class BatchLookup:
             return False
         return True
 
-    def _shares(self, proposing: Sequence[_Row], plain: int) -> bool:
-        """Whether one forward for all of a tick's rows is the cheaper way."""
-        if not proposing or len(proposing) + plain < 2 or not self._engine.verifies_together:
+    def _shares(self, proposing: Sequence[_Row], plain: Sequence[SeqId]) -> bool:
+        """Whether one forward for all of a tick's rows is possible, and the cheaper way."""
+        if not proposing or len(proposing) + len(plain) < 2 or not self._engine.verifies_together:
             return False
-        costs = self.width_costs
-        drafts, rows = [len(row.draft) for row in proposing], self._engine.drafting.padded_rows
-        return costs is None or share_pays(drafts, plain, costs, rows=rows)
+        drafting, costs = self._engine.drafting, self.width_costs
+        if not drafting.padding_fits(_drafts(proposing, plain)):
+            return False
+        drafts = [len(row.draft) for row in proposing]
+        return costs is None or share_pays(drafts, len(plain), costs, rows=drafting.padded_rows)
 
     def _verify(
         self, proposing: Sequence[_Row], plain: Sequence[SeqId]
     ) -> list[StepOutcome | VerifyOutcome]:
         """One verify round; rows without a draft come first, as in a tick of two forwards."""
-        drafts: dict[SeqId, Sequence[int]] = dict.fromkeys(plain, ())
-        drafts |= {row.seq: row.draft for row in proposing}
+        drafts = _drafts(proposing, plain)
         try:
             outcomes = self._engine.verify_together(drafts)
         except Exception as error:
@@ -302,6 +303,11 @@ class BatchLookup:
         self._rows.pop(row.seq, None)
         level = logging.WARNING if isinstance(error, EngineError) else logging.ERROR
         logger.log(level, "request %s goes on without prompt lookup: %s", row.name, error)
+
+
+def _drafts(proposing: Sequence[_Row], plain: Sequence[SeqId]) -> dict[SeqId, Sequence[int]]:
+    """What each row of a shared round is fed behind its newest token."""
+    return {**dict.fromkeys(plain, ()), **{row.seq: row.draft for row in proposing}}
 
 
 def _expects_nothing(row: _Row) -> bool:

@@ -1,7 +1,7 @@
 """Measures once what verify rounds cost here, on the first row that may draft."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from engine.errors import EvalFailed
@@ -21,6 +21,9 @@ class Drafting(WidthEngine, Protocol):
     @property
     def padded_rows(self) -> int:
         """Rows of a forward that several drafts share."""
+
+    def padding_fits(self, drafts: Mapping[SeqId, Sequence[int]]) -> bool:
+        """Whether a forward that these drafts share needs nothing for its padding."""
 
     def facts(self, seq: SeqId, max_draft: int) -> RequestFacts:
         """What decides whether the row may draft."""

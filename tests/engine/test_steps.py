@@ -1,12 +1,15 @@
 """Steps that fail: who is told, when, and that nobody else is touched."""
 
+import gc
+
+import mlx.core as mx
 import pytest
 
 from engine import guard
 from engine.errors import EvalFailed, InvalidParams
 from engine.kv.dense import DenseLayer
 from engine.kv.pool import ROW_BUCKETS, Pool
-from tests.engine.rigs import begun, cycle_engine
+from tests.engine.rigs import begun, cycle_engine, tiny_engine
 
 
 def _fail_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -116,6 +119,27 @@ def test_a_held_step_whose_rows_are_gone_never_starts(monkeypatch):
     engine.close(seq)
     engine.flush()
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("holds", [False, True])
+@pytest.mark.parametrize("ends", ["closed", "retired"])
+def test_a_step_in_flight_behind_the_end_of_a_row_keeps_no_kv(holds, ends):
+    engine = tiny_engine()
+    engine._steps._holds = holds
+    (seq,) = begun(engine, tuple(range(250)) * 2)  # the first plans and tables are made
+    engine.close(seq)
+    gc.collect()
+    before = mx.get_active_memory()
+    (seq,) = begun(engine, tuple(range(250)) * 2)
+    kv = sum(array.nbytes for array in engine.choice.storage.arrays())
+    first, second = engine.submit([seq]), engine.submit([seq])
+    engine.collect(first)
+    if ends == "retired":
+        engine.retire(seq)
+    engine.close(seq)
+    del first, second
+    gc.collect()
+    assert mx.get_active_memory() - before < kv / 10
 
 
 def test_a_held_step_that_cannot_be_started_ends_its_rows_when_it_is_collected(monkeypatch):

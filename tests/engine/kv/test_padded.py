@@ -207,3 +207,20 @@ def test_a_ring_refuses_a_forward_that_would_overwrite_what_its_rows_see():
         pass
     with pytest.raises(AssertionError), pool.padded({first: widest + 1, second: 1}):
         pass
+
+
+@every_kind
+def test_padding_fits_where_it_needs_neither_capacity_nor_positions_of_its_own(kind, models):
+    rows = Rows(kind, model=models[kind])
+    long, wide = rows.open(*prompt(CAPACITY_STEP - 3)), rows.open(*prompt(3, 1))
+    fits = rows.storage.padding_fits
+    assert fits({long: 1, wide: 3}, 512)
+    assert not fits({long: 1, wide: 4}, 512)
+    assert not fits({wide: 4}, 512), "riders are padded, too"
+    assert fits({long: 4, wide: 5}, 512), "the longest row needs that room itself"
+    assert not fits({long: 1, wide: 3}, CAPACITY_STEP - 1)
+    assert rows.storage.capacity == CAPACITY_STEP
+
+
+def test_rows_that_stand_alone_have_no_room_for_padding():
+    assert not Solo(list).padding_fits({0: 1}, 512)

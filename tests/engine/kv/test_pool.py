@@ -136,6 +136,18 @@ def test_a_slot_is_reused_as_if_new(kind, models):
     assert_close(step, alone.feed(alone.open(*prompt(6, 2)), 4)[-1])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_a_row_that_no_forward_wrote_to_touches_no_array(kind):
+    # Nothing would compute what is built for it while the other rows wait for slow readers.
+    rows = Rows(kind)
+    rows.open(*prompt(5))
+    rows.storage.close(rows.open(*prompt(3)), failed=True)
+    for layer in rows.storage._layers:
+        layer.clear = lambda *_: pytest.fail("cleared for nothing")
+    for _ in range(3):
+        rows.storage.close(rows.open(), failed=True)
+
+
 @every_kind
 def test_a_pool_grows_and_shrinks_around_its_rows(kind, models):
     rows = Rows(kind, model=models[kind])

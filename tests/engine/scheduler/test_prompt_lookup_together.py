@@ -3,8 +3,9 @@
 import pytest
 
 from engine.errors import InternalFault
+from engine.kv.pool import CAPACITY_STEP
 from engine.lookup.widths import WidthCosts
-from tests.engine.rigs import byte_tokenizer
+from tests.engine.rigs import begun, byte_tokenizer
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     Watch,
@@ -91,3 +92,41 @@ def test_what_a_shared_forward_raises_ends_its_rows_and_the_next_request_is_serv
     again = one.submit("c", params(COPY, 60))
     one.run()
     assert again.tokens == [(3 + i) % 24 for i in range(60)]
+
+
+@pytest.mark.parametrize("bounds", [{"context": 512}, {"context": 250}], ids=str)
+def test_padding_takes_no_kv_and_no_position_that_its_rows_would_not(tokenizer, bounds):
+    """The longest row ends with the capacity, or with the context; beside it others draft."""
+    engine = alphabet(tokenizer, together=True, **bounds)
+    storage, watch = engine.choice.storage, Watch(engine)
+    ends, furthest = [], []
+    padded = storage.padded
+
+    def noting(widths):
+        furthest.append(max(storage._lengths) + max(widths.values()))
+        return padded(widths)
+
+    storage.padded = noting
+    one = served(engine, settings={"kv_budget_tokens": 2 * CAPACITY_STEP})
+    near = (100, *[200] * 233)
+    tokens = min(CAPACITY_STEP, bounds["context"]) - 1 - len(near)
+    plain = one.submit("p", params(near, tokens))
+    ticks_until(one, lambda: plain.tokens)
+    beside = one.submit("a", params(COPY, 220))
+    while not one.scheduler.idle:
+        one.tick()
+        ends.append(storage.rows * storage.capacity)
+    assert {1, 2} <= set(watch.rows)
+    assert max(ends) == 2 * CAPACITY_STEP
+    assert 0 < max(furthest) <= min(CAPACITY_STEP, bounds["context"])
+    assert len(plain.tokens) == tokens
+    assert beside.tokens == [(3 + i) % 24 for i in range(220)]
+
+
+def test_a_round_that_padding_would_take_past_the_context_is_several(tokenizer):
+    engine = alphabet(tokenizer, together=True, context=64)
+    long, short = begun(engine, (*range(24), *range(24), *range(12)), COPY)
+    outcomes = engine.verify_together({long: (), short: (4, 5, 6, 7, 8, 9)})
+    assert [one.accepted for one in outcomes] == [0, 6]
+    assert [len(one.steps) for one in outcomes] == [1, 7]
+    assert engine.choice.storage._longest == [61, 34]
