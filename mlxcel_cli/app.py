@@ -1,6 +1,6 @@
-"""The door of ``mlxcel``: signals, and the one place where errors become an exit status.
+"""Runs ``mlxcel``: signals, and the one place where errors become an exit status.
 
-Imports little, so that Ctrl-C is noticed from the first moment on.
+Imports little, so that Ctrl-C ends it in order as soon as can be.
 """
 
 import os
@@ -109,9 +109,11 @@ def _tell(text: str) -> None:
 
 
 def _write(text: str) -> None:
+    from mlxcel_cli.plain_text import visible
+
     with suppress(OSError, ValueError):
         if sys.stderr is not None:
-            sys.stderr.write(text + "\n")
+            sys.stderr.write(visible(text) + "\n")
             sys.stderr.flush()
 
 

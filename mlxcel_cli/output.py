@@ -1,5 +1,8 @@
 """The only writer to the terminal: the answer on stdout, everything else on stderr.
 
+What is written comes from models, files and servers; a terminal gets no control character of
+theirs. A pipe or file gets the answer letter by letter.
+
 No escape codes leave here unless the stream is a terminal that knows them and NO_COLOR is
 not set; the progress line needs none, it rewrites itself with a carriage return.
 """
@@ -13,9 +16,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TextIO
 
+from mlxcel_cli.plain_text import visible
 from mlxcel_cli.signals import ReaderGone
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+_IN_JSON = {code: f"\\u{code:04x}" for code in range(127, 160)}
+"""JSON leaves these controls as they are; terminals may obey them."""
 
 
 class Output:
@@ -28,7 +35,8 @@ class Output:
         self._stderr = stderr
         dumb = environ.get("TERM") == "dumb"
         # The no-color convention: any value but the empty one.
-        self._dims = _is_terminal(stdout) and not dumb and not environ.get("NO_COLOR")
+        self._is_for_people = _is_terminal(stdout)
+        self._dims = self._is_for_people and not dumb and not environ.get("NO_COLOR")
         self._rewrites = _is_terminal(stderr) and not dumb
         self._progress_columns = 0
         self._at_line_start = True
@@ -45,6 +53,8 @@ class Output:
         if not text:
             return
         self.clear_progress()
+        if self._is_for_people:
+            text = visible(text)
         shown = f"{DIM}{text}{PLAIN}" if dim and self._dims else text
         if self._stdout is None:
             raise OSError(errno.EBADF, "stdout is closed")
@@ -68,19 +78,20 @@ class Output:
 
     def json_line(self, value: Mapping[str, object]) -> None:
         """Write one JSON object on a line of its own to stdout."""
-        self.line(json.dumps(value, ensure_ascii=not self._writes_unicode))
+        text = json.dumps(value, ensure_ascii=not self._writes_unicode)
+        self.line(text.translate(_IN_JSON))
 
     def note(self, text: str) -> None:
         """Write one line to stderr; a stderr that is gone loses it silently."""
         self.clear_progress()
-        self._to_stderr(f"{text}\n")
+        self._to_stderr(f"{visible(text)}\n")
 
     def progress(self, text: str) -> None:
         """Show what is going on in one line of a terminal, over the last such line."""
         if not self._rewrites:
             return
         room = shutil.get_terminal_size().columns - 1
-        shown = text[:room]
+        shown = printable(text)[:room]
         self._to_stderr("\r" + shown.ljust(min(self._progress_columns, room)))
         self._progress_columns = len(shown)
 
@@ -94,7 +105,7 @@ class Output:
     @property
     def is_for_people(self) -> bool:
         """Whether stdout is a terminal."""
-        return _is_terminal(self._stdout)
+        return self._is_for_people
 
     @property
     def shows_progress(self) -> bool:

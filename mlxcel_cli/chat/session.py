@@ -76,6 +76,8 @@ class ChatSession:
         self.model: ModelReport | None = None
         self.lookup_refused = ""
         """Why the newest answer was decoded without prompt lookup, if it was asked for."""
+        self.unsaved: OSError | None = None
+        """Why the chat is not in the file as it is here, where that is so."""
         self._draft: _Draft | None = None
         self._asked_s = 0.0
 
@@ -116,7 +118,7 @@ class ChatSession:
     def take_back(self) -> str:
         """Remove the last turn; what the user had typed, empty where there is none."""
         typed = self.chat.last_asked
-        self._change(self.chat.without_last_turn())
+        self._keep(self.chat.without_last_turn())
         return typed or ""
 
     # -- the answer
@@ -213,7 +215,7 @@ class ChatSession:
             draft.text += piece.text
         if now - draft.saved_s >= SAVE_EVERY_S:
             draft.saved_s = now
-            self._change(self.chat.answered(self._message(draft, None, self._live(draft))))
+            self._keep(self.chat.answered(self._message(draft, None, self._live(draft))))
 
     def _break_off(self, finish: str) -> None:
         draft = self._draft
@@ -229,7 +231,7 @@ class ChatSession:
         chat = self.chat.answered(answer)
         if self.model is not None:
             chat = replace(chat, model=self.model.name)
-        self._change(chat)
+        self._keep(chat)
 
     def _message(self, draft: _Draft, finish: str | None, numbers: Numbers) -> ChatMessage:
         return ChatMessage(ASSISTANT, draft.text, draft.reasoning, finish, numbers)
@@ -246,9 +248,18 @@ class ChatSession:
         )
 
     def _change(self, chat: Chat) -> None:
-        self.chat = chat
+        """Save the chat, then take it for this one: what cannot be saved changes nothing."""
         if self._store is not None and chat.messages:
-            self.chat = self._store.save(chat)
+            chat = self._store.save(chat)
+        self.chat, self.unsaved = chat, None
+
+    def _keep(self, chat: Chat) -> None:
+        """Go on with the chat even where it cannot be saved: an answer is not lost for that."""
+        self.chat = chat
+        try:
+            self._change(chat)
+        except OSError as error:
+            self.unsaved = error
 
     def _new_id(self) -> str:
         return "" if self._store is None else self._store.new_id()

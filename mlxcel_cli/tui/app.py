@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import ClassVar
 
+from textual import events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
@@ -20,6 +21,7 @@ from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.chat.stats_text import context_text, speed_parts
 from mlxcel_cli.failures import failure_text
+from mlxcel_cli.plain_text import visible
 from mlxcel_cli.tui.details import Details
 from mlxcel_cli.tui.flow import Flow
 from mlxcel_cli.tui.keys import CHAT_KEYS, key_of, keymap, letters_of
@@ -36,7 +38,7 @@ THEME_FILE = "theme"
 HARMLESS = frozenset({"/help", "/?", "/stats", "/chats", "/save", "/rename"})
 """Commands that leave an answer that is being written alone."""
 
-TERMINATED = 128 + signal.SIGTERM
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ChatApp(App[int]):
@@ -97,7 +99,11 @@ class ChatApp(App[int]):
         self.prompt.fill(self._start.draft)
         self.prompt.focus()
         await self.redraw()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
+        for signum in STOP_SIGNALS:
+            # Raised amid the loop, as elsewhere, it would leave the terminal as it is.
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                leave = partial(self._end, 128 + signum)
+                asyncio.get_running_loop().add_signal_handler(signum, leave)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -105,6 +111,12 @@ class ChatApp(App[int]):
         self.flow.begin(partial(self._new_answerer, self._start))
         if self._start.chooses_chat:
             self.questions.chats()
+
+    async def on_event(self, event: events.Event) -> None:
+        """Take in no control characters with a paste but into the prompt, which shows marks."""
+        if isinstance(event, events.Paste) and not isinstance(self.focused, Prompt):
+            event = events.Paste(visible(event.text))
+        await super().on_event(event)
 
     def on_unmount(self) -> None:
         """Let the engine's thread end."""
@@ -148,7 +160,7 @@ class ChatApp(App[int]):
 
     def say(self, text: str, *, is_error: bool = False) -> None:
         """Show a notice for a while."""
-        self.notify(text, severity="error" if is_error else "information", markup=False)
+        self.notify(visible(text), severity="error" if is_error else "information", markup=False)
 
     async def redraw(self) -> None:
         """Show the chat anew."""
@@ -351,9 +363,6 @@ class ChatApp(App[int]):
     def action_leave(self) -> None:
         """Leave; an answer that is being written is kept as far as it is."""
         self._end(0)
-
-    def _terminate(self) -> None:
-        self._end(TERMINATED)
 
     def _end(self, status: int) -> None:
         self._is_leaving = True

@@ -4,6 +4,7 @@ from textual.widgets import Static
 
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.turn_table import comparison, plots, table
+from mlxcel_cli.plain_text import visible
 
 MOST_TURNS = 9
 """Turns that the table shows; the plots go further back."""
@@ -39,5 +40,5 @@ def details_lines(session: ChatSession, columns: int) -> list[str]:
     chat = session.chat
     lines = [*plots(chat, columns), *comparison(chat), names, *turns[-MOST_TURNS:]]
     if session.lookup_refused:
-        lines.append(f"prompt lookup {session.lookup_refused}")
+        lines.append(visible(f"prompt lookup {session.lookup_refused}"))
     return lines

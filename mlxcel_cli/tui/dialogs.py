@@ -11,8 +11,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from mlxcel_cli.plain_text import visible
 from mlxcel_cli.tui.keys import DIALOG_KEYS
-from mlxcel_cli.tui.plain_text import visible
 
 Choices = Callable[[str], Sequence[tuple[str, str]]]
 """What a text finds: the value of each choice and the line that shows it."""
@@ -45,8 +45,8 @@ class AskText(Dialog):
         with Vertical(classes="dialog"):
             yield Static(self._title, markup=False, classes="title")
             if self._about:
-                yield Static(self._about, markup=False)
-            yield Input(self._value)
+                yield Static(visible(self._about), markup=False)
+            yield Input(visible(self._value))
             yield Static(self._hint, markup=False, classes="hint")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

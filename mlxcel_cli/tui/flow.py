@@ -12,6 +12,7 @@ from engine.models.progress import Progress
 from mlxcel_cli.answers import Done, ModelReport, ModelRequest, Piece, PromptRead
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.failures import failure_text
+from mlxcel_cli.plain_text import visible
 from mlxcel_cli.progress_text import progress_text
 from mlxcel_cli.tui.jobs import Jobs
 from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
@@ -136,7 +137,7 @@ class Flow:
         self.loading = ""
         self._session.model = report
         for warning in report.warnings:
-            self._app.notify(warning, severity="warning", markup=False)
+            self._app.notify(visible(warning), severity="warning", markup=False)
         if not report.has_template:
             self._app.say(f"{report.name} looks like a base model: it has no chat template.")
         if self.waits:
@@ -164,7 +165,12 @@ class Flow:
         if isinstance(message.events[-1], Done):
             turn, self._turn = self._turn, None
             await turn.end(answer)
+            self._tell_unsaved()
         self._app.refresh_status()
+
+    def _tell_unsaved(self) -> None:
+        if self._session.unsaved is not None:
+            self._app.say(failure_text(self._session.unsaved), is_error=True)
 
     async def take_failure(self, message: JobFailed) -> None:
         """Tell an error; what was typed comes back where nothing was answered."""
@@ -195,6 +201,7 @@ class Flow:
                 await turn.end(self._session.chat.last_answer)
             elif turn is not None:
                 turn.say("stopped before the first token")
+            self._tell_unsaved()
         else:
             self.loading = ""
             self._app.say("Loading is stopped; /model NAME loads a model.")

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlxcel_cli.chat.messages import ASSISTANT, code_blocks
+from mlxcel_cli.plain_text import visible
 
 if TYPE_CHECKING:
     from mlxcel_cli.tui.app import ChatApp
@@ -45,7 +46,8 @@ def _of_chat(app: "ChatApp") -> Iterator[Action]:
         yield "Copy answer", "Copy the newest answer", partial(_copy, app, answers[-1])
         for number, block in enumerate(code_blocks(answers[-1]), start=1):
             first = block.strip().split("\n")[0]
-            yield f"Copy code block {number}", first or "an empty block", partial(_copy, app, block)
+            about = visible(first) or "an empty block"
+            yield f"Copy code block {number}", about, partial(_copy, app, block)
 
 
 def _switches(app: "ChatApp") -> Iterator[Action]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.binding import BindingType
@@ -11,7 +11,11 @@ from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
 from mlxcel_cli.chat.completion import completed, completions
+from mlxcel_cli.plain_text import marked, visible
 from mlxcel_cli.tui.keys import PROMPT_KEYS
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 MOST_SHOWN = 12
 
@@ -109,6 +113,12 @@ class Prompt(TextArea):
         """The text from the start to the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
+    def get_line(self, line_index: int) -> "Text":
+        """A line as it is shown: what could steer the terminal is a mark, the text keeps it."""
+        line = super().get_line(line_index)
+        line.plain = marked(self.document.get_line(line_index))
+        return line
+
     def fill(self, text: str) -> None:
         """Put ``text`` into the prompt, the cursor after it."""
         self.text = text
@@ -128,4 +138,4 @@ class Candidates(Static):
         self.display = bool(word and found)
         if self.display:
             more = "  …" if len(found) > MOST_SHOWN else ""
-            self.update("  ".join(found[:MOST_SHOWN]) + more)
+            self.update(visible("  ".join(found[:MOST_SHOWN]) + more))

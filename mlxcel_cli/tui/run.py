@@ -1,7 +1,11 @@
 """Runs the full-screen chat from its first screen to the restored terminal."""
 
+import codecs
 import gc
 from collections.abc import Callable, MutableMapping
+from functools import partial
+
+from textual.drivers import linux_driver
 
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.start import ChatStart
@@ -23,6 +27,7 @@ def chat_on_screen(
     # Textual takes an empty NO_COLOR for one; the convention says that it is not set.
     if environ.get("NO_COLOR") == "":
         del environ["NO_COLOR"]
+    replace_broken_bytes()
     app = ChatApp(start, new_answerer, is_remote=is_remote)
     app.when_drawn = collect_from_here
     # The collector would go through all that was imported while the first screen is drawn, and
@@ -33,6 +38,18 @@ def chat_on_screen(
     finally:
         gc.enable()
     return app.return_code or 0
+
+
+def replace_broken_bytes() -> None:
+    """Let Textual replace what is typed or pasted and is no UTF-8: one such byte ended the chat.
+
+    Textual (8.2) decodes strictly and has no setting for it.
+    """
+
+    def decoder(name: str) -> Callable[[], codecs.IncrementalDecoder]:
+        return partial(codecs.getincrementaldecoder(name), errors="replace")
+
+    vars(linux_driver)["getincrementaldecoder"] = decoder
 
 
 def collect_from_here() -> None:

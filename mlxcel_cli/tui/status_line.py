@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from textual.reactive import reactive
 from textual.widgets import Static
 
+from mlxcel_cli.plain_text import visible
+
 SEPARATOR = " · "
 
 
@@ -18,7 +20,7 @@ class StatusLine(Static):
 
     def watch_parts(self) -> None:
         """Show the new parts."""
-        self.update(fitting(self.parts, self.size.width - 2))
+        self.update(fitting([visible(part) for part in self.parts], self.size.width - 2))
 
     def on_resize(self) -> None:
         """Choose anew what fits."""

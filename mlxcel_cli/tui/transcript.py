@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from mlxcel_cli.chat.messages import USER, ChatMessage
 from mlxcel_cli.chat.stats_text import finish_note
-from mlxcel_cli.tui.plain_text import visible
+from mlxcel_cli.plain_text import visible
 
 if TYPE_CHECKING:
     from textual.widgets.markdown import MarkdownStream
@@ -132,7 +132,7 @@ class AnswerTurn(Vertical):
 
     def say(self, text: str) -> None:
         """Say under the answer what is going on."""
-        self._note.update(text)
+        self._note.update(visible(text))
         self._note.display = bool(text)
 
     async def end(self, message: ChatMessage) -> None:

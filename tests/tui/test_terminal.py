@@ -1,5 +1,6 @@
 """The chat's screen in a real pseudo-terminal: keys, signals, crashes, resizing."""
 
+import os
 import signal
 
 import pytest
@@ -57,8 +58,8 @@ def test_wide_text_survives_resizing_while_it_streams(terminal):
     assert chat.until_end() == 0
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM])
-def test_sigterm_gives_the_terminal_back(terminal, signum):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_gives_the_terminal_back(terminal, signum):
     chat = began(terminal, **SLOW)
     chat.child.send("go\r")
     chat.until("海 日本")
@@ -82,5 +83,13 @@ def test_a_bracketed_paste_of_5000_lines_is_one_message(terminal):
         chat.read()
     chat.child.send("\r")
     chat.until("(24999")
+    chat.child.send("\x11")
+    assert chat.until_end() == 0
+
+
+def test_broken_bytes_that_are_pasted_or_typed_are_replaced(terminal):
+    chat = began(terminal)
+    os.write(chat.child.child_fd, b"\x1b[200~a\xff\xfe\nb\x1b[201~\xe9c\r")
+    chat.until("(7 characters)")
     chat.child.send("\x11")
     assert chat.until_end() == 0
