@@ -22,18 +22,25 @@ def chat_in_terminal(command: ChatCommand) -> int:
     is_remote = start.options.url is not None
     if start.options.plain or not can_show_screens(os.environ):
         if start.chooses_chat:
-            raise InvalidParams("--resume", "name the chat's id here; /chats lists them in a chat")
+            raise InvalidParams("--resume", _which(command, start))
         # What only one of the two front ends needs, the other need not wait for.
         from mlxcel_cli.repl import chat_lines
 
         answerer = new_answerer(start)
         try:
-            return chat_lines(start, answerer, output, is_remote=is_remote)
+            return chat_lines(start, answerer, output, os.environ, is_remote=is_remote)
         finally:
             answerer.close()
     from mlxcel_cli.tui.run import chat_on_screen
 
     return chat_on_screen(start, new_answerer, os.environ, is_remote=is_remote)
+
+
+def _which(command: ChatCommand, start: ChatStart) -> str:
+    """What to say where a chat cannot be chosen from a list."""
+    unknown = start.model.name if command.words else None
+    found = f"no saved chat has the id {unknown!r}; " if unknown is not None else ""
+    return f"{found}name the chat's id here; /chats lists them in a chat"
 
 
 def new_answerer(start: ChatStart) -> Answerer:

@@ -50,6 +50,21 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
     return _expanded("XDG_CACHE_HOME", base) / "huggingface" / "hub"
 
 
+def typed_path(name: str, path: str) -> Path:
+    """A path as a person typed it, ``~`` and ``~user`` replaced.
+
+    Args:
+        name: what to call it where it is wrong.
+        path: what was typed.
+
+    Raises:
+        InvalidParams: there is no such user, no home folder is known, or it holds a null byte.
+    """
+    if "\0" in path:
+        raise InvalidParams(name, "is no path: it holds a null byte")
+    return _expanded(name, path)
+
+
 def _expanded(variable: str, path: str) -> Path:
     """The path with ``~`` and ``~user`` replaced.
 

@@ -160,10 +160,18 @@ def _read_text(path: Path, stdin: BinaryIO | None, source: str) -> str:
         raise InvalidParams(source, "stdin is closed")
     else:
         content = stdin.read()
+    return utf8_text(source if str(path) == STDIN else str(path), content)
+
+
+def utf8_text(name: str, content: bytes) -> str:
+    """The text of a file's bytes, without a byte order mark.
+
+    Raises:
+        InvalidParams: it is not UTF-8; ``name`` is the file's.
+    """
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        name = source if str(path) == STDIN else str(path)
         raise InvalidParams(
             name, f"is not UTF-8 text: byte {content[error.start]:#04x} at {error.start}"
         ) from None

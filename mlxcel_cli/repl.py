@@ -7,7 +7,8 @@ during one answer ends the program at once.
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -27,11 +28,14 @@ from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.generation import merge_pieces
 from mlxcel_cli.output import Output
+from mlxcel_cli.plain_text import encodable
 from mlxcel_cli.progress_text import progress_text
 
 PROMPT = ">>> "
 GOES_ON = "... "
 HISTORY_FILE = "history"
+DUMB = ("dumb", "unknown")
+"""Names of terminals that know no escape codes; prompt-toolkit's own list."""
 GREETING = 'Type a message; /help lists commands, /bye leaves, """ begins and ends several lines.'
 
 TURN_ERRORS = (EngineError, OSError, MemoryError)
@@ -66,6 +70,10 @@ class PipedLines:
     takes_keys = False
 
     def __init__(self, stdin: TextIO) -> None:
+        reconfigure = getattr(stdin, "reconfigure", None)
+        if reconfigure is not None:
+            # One line of broken bytes is no reason to answer none of the others.
+            reconfigure(errors="replace")
         self._stdin = stdin
         end = "stdout" if stdin.isatty() else "stdin"
         self.greeting = f"mlxcel: {end} is no terminal: each line is a message"
@@ -84,17 +92,32 @@ class TypedLines:
 
     Args:
         history: the file of earlier lines; None keeps them in memory.
+        is_dumb: whether the terminal knows no escape codes.
     """
 
     greeting = GREETING
     takes_keys = True
 
-    def __init__(self, history: Path | None) -> None:
+    def __init__(self, history: Path | None, *, is_dumb: bool = False) -> None:
         # It costs 0.1 s, which pipes need not pay.
         from prompt_toolkit import PromptSession
+        from prompt_toolkit.application import create_app_session
         from prompt_toolkit.completion import Completer, Completion
         from prompt_toolkit.document import Document
         from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.output.plain_text import PlainTextOutput
+
+        class Kept(FileHistory):
+            """What cannot be kept on the disk is kept in memory."""
+
+            def load_history_strings(self) -> Iterable[str]:
+                with suppress(OSError):
+                    return super().load_history_strings()
+                return ()
+
+            def store_string(self, string: str) -> None:
+                with suppress(OSError):
+                    super().store_string(string)
 
         class Words(Completer):
             def get_completions(self, document: Document, _: object) -> Iterator[Completion]:
@@ -103,16 +126,19 @@ class TypedLines:
                     yield Completion(one, start_position=-len(start))
 
         if history is not None:
-            history.parent.mkdir(parents=True, exist_ok=True)
-        self._session: PromptSession[str] = PromptSession(
-            history=InMemoryHistory() if history is None else FileHistory(str(history)),
-            completer=Words(),
-            complete_while_typing=False,
-        )
+            with suppress(OSError):
+                history.parent.mkdir(parents=True, exist_ok=True)
+        # Its own output for dumb terminals still shows the cursor, by a code.
+        with create_app_session(output=PlainTextOutput(sys.stdout) if is_dumb else None):
+            self._session: PromptSession[str] = PromptSession(
+                history=InMemoryHistory() if history is None else Kept(str(history)),
+                completer=Words(),
+                complete_while_typing=False,
+            )
 
     def read(self, prompt: str, draft: str) -> str:
         """The next line."""
-        return self._session.prompt(prompt, default=draft)
+        return encodable(self._session.prompt(prompt, default=draft))
 
 
 @dataclass(slots=True)
@@ -278,7 +304,8 @@ class LineChat:
         return False
 
     def _close_turn(self) -> None:
-        answer = self.start.session.chat.last_answer
+        session = self.start.session
+        answer = session.chat.last_answer
         if answer is None:
             self.output.note("[stopped before the first token]")
             return
@@ -287,6 +314,8 @@ class LineChat:
         hint = "" if self.is_remote else "/continue goes on"
         if note := finish_note(answer, hint):
             self.output.note(f"[{note}]")
+        if session.unsaved is not None:
+            self._tell(session.unsaved)
         if self.start.options.stats:
             self.output.note(f"[{speed_text(answer)} · seed {answer.numbers.seed}]")
 
@@ -324,14 +353,32 @@ class StopKey:
         self._stop()
 
 
-def chat_lines(start: ChatStart, answerer: Answerer, output: Output, *, is_remote: bool) -> int:
-    """Run line mode on the process's own streams; the exit status."""
+def chat_lines(
+    start: ChatStart,
+    answerer: Answerer,
+    output: Output,
+    environ: MutableMapping[str, str],
+    *,
+    is_remote: bool,
+) -> int:
+    """Run line mode on the process's own streams; the exit status.
+
+    Args:
+        start: what the command line settled.
+        answerer: loads and answers.
+        output: the terminal.
+        environ: the process's own; prompt-toolkit asks it what the terminal is.
+        is_remote: whether a server answers.
+    """
     stdin: TextIO | None = sys.stdin
     is_interactive = stdin is not None and stdin.isatty() and sys.stdout.isatty()
     lines: Lines
     if is_interactive:
-        home = start.settings.data_home
-        lines = TypedLines(None if start.store is None else home / HISTORY_FILE)
+        # A terminal without a name may know nothing.
+        environ["TERM"] = environ.get("TERM") or "dumb"
+        is_dumb = environ["TERM"] in DUMB
+        history = None if start.store is None else start.settings.data_home / HISTORY_FILE
+        lines = TypedLines(history, is_dumb=is_dumb)
     else:
         lines = PipedLines(open(os.devnull) if stdin is None else stdin)  # noqa: PTH123, SIM115
     return LineChat(start, answerer, output, lines, is_remote).run()

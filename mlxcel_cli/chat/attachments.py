@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.errors import InvalidParams
+from mlxcel_cli.paths import typed_path
+from mlxcel_cli.prompt_input import utf8_text
 
 LARGEST_BYTES = 1 << 20
 """Of one file: about 300,000 tokens, more than any model's context here."""
@@ -47,15 +49,13 @@ def read_text(path: Path) -> str:
         OSError: it cannot be read.
     """
     size = path.stat().st_size
-    if size > LARGEST_BYTES:
-        raise InvalidParams(
-            f"@{path}", f"has {size:,} bytes; at most {LARGEST_BYTES:,} can be attached"
-        )
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidParams(f"@{path}", "is not UTF-8 text") from None
+    with path.open("rb") as file:
+        # Some files, of /proc for example, tell no size.
+        content = file.read(LARGEST_BYTES + 1) if size <= LARGEST_BYTES else b""
+    if max(size, len(content)) > LARGEST_BYTES:
+        has = f"has {size:,}" if size > LARGEST_BYTES else "has more"
+        raise InvalidParams(f"@{path}", f"{has} bytes; at most {LARGEST_BYTES:,} can be attached")
+    text = utf8_text(f"@{path}", content)
     if "\0" in text:
         raise InvalidParams(f"@{path}", "is not text: it holds null bytes")
     return text
@@ -72,10 +72,10 @@ def fenced(path: Path, text: str) -> str:
 def complete_path(start: str) -> list[str]:
     """Paths that go on from ``start``, folders with a slash at their end."""
     folder, _, name = start.rpartition("/")
-    base = Path(folder + "/" if "/" in start else ".").expanduser()
     try:
+        base = typed_path("@", folder + "/" if "/" in start else ".")
         entries = sorted(os.scandir(base), key=lambda entry: entry.name)
-    except OSError:
+    except (OSError, InvalidParams):
         return []
     prefix = start[: len(start) - len(name)]
     found = [
@@ -91,10 +91,10 @@ def _mentioned(word: str) -> Path | None:
     quoted = word.startswith('"')
     names = [word.strip('"')] if quoted else [word, word.rstrip(".,;:!?)")]
     for name in names:
-        path = Path(name).expanduser()
         try:
+            path = typed_path("@", name)
             if name and path.is_file():
                 return path
-        except OSError:
+        except (OSError, InvalidParams):
             continue
     return None

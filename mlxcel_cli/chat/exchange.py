@@ -6,7 +6,9 @@ from pathlib import Path
 
 from engine.errors import InvalidParams
 from mlxcel_cli.chat.messages import ASSISTANT, USER, Chat, ChatMessage
-from mlxcel_cli.prompt_input import parse_messages
+from mlxcel_cli.paths import typed_path
+from mlxcel_cli.plain_text import encodable
+from mlxcel_cli.prompt_input import parse_messages, utf8_text
 
 NAMES = {USER: "You", ASSISTANT: "Assistant"}
 
@@ -59,6 +61,16 @@ def from_messages(text: str, chat_id: str) -> Chat:
     return Chat(chat.id, chat.title, "\n\n".join(system), "", chat.messages)
 
 
+def read_messages(path: Path, chat_id: str) -> Chat:
+    """A chat from a file, as `from_messages`.
+
+    Raises:
+        InvalidParams: not such a file; names the place.
+        OSError: it cannot be read.
+    """
+    return from_messages(utf8_text(str(path), path.read_bytes()), chat_id)
+
+
 def export(chat: Chat, path: Path) -> Path:
     """Write the chat to a file: JSON where it is named ``.json``, Markdown otherwise.
 
@@ -66,11 +78,11 @@ def export(chat: Chat, path: Path) -> Path:
         InvalidParams: the file exists already.
         OSError: it cannot be written.
     """
-    path = path.expanduser()
+    path = typed_path("/save", str(path))
     content = to_json(chat) if path.suffix == ".json" else to_markdown(chat)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(content)
+            file.write(encodable(content))
     except FileExistsError:
         raise InvalidParams(str(path), "exists already; name another file") from None
     return path

@@ -18,6 +18,7 @@ from engine.errors import InvalidParams
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
 from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Done, ModelReport, ModelRequest, Piece
+from mlxcel_cli.plain_text import encodable
 
 CONNECT_S = 10.0
 ANSWER_S = 600.0
@@ -120,12 +121,12 @@ class RemoteBackend:
         try:
             with self._asked("GET", "/models", None, CONNECT_S) as response:
                 answer = json.loads(response.read())
-            return [one for one in answer["data"] if "id" in one]
+            return [one for one in answer["data"] if isinstance(one, dict) and "id" in one]
         except ServerFailed:
             raise
         except (OSError, HTTPException) as error:
             raise ServerFailed(f"{self._name} cannot be reached: {error}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServerFailed(f"{self._name} has no OpenAI-shaped API at {self._base}") from error
 
     @contextmanager
@@ -168,6 +169,15 @@ class RemoteBackend:
         return body
 
 
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell what is found where something else was expected: a server may send anything."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise ServerFailed("the server's answer has not the shape of OpenAI's") from error
+
+
 class _Reading:
     """One streamed answer: its events, and what its end needs."""
 
@@ -194,15 +204,19 @@ class _Reading:
             if value.strip() == "[DONE]":
                 ended = True
                 break
-            yield from self._pieces_of(value)
+            with _told():
+                pieces = tuple(self._pieces_of(value))
+            yield from pieces
         if not ended and self._finish is None:
             raise ServerFailed("the server's answer broke off")
-        yield self._done()
+        with _told():
+            done = self._done()
+        yield done
 
     def _pieces_of(self, value: str) -> Iterator[Piece]:
         try:
             chunk = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if error := chunk.get("error"):
             raise ServerFailed(
@@ -215,8 +229,9 @@ class _Reading:
             reasoning = delta.get("reasoning_content") or delta.get("reasoning")
             for text, is_reasoning in ((reasoning, True), (delta.get("content"), False)):
                 if text:
+                    text = encodable(text)
                     yield self._noted(text, is_reasoning=is_reasoning)
-            self._finish = choice.get("finish_reason") or self._finish
+            self._finish = str(choice.get("finish_reason") or "") or self._finish
 
     def _noted(self, text: str, *, is_reasoning: bool) -> Piece:
         self._last = self._clock()
@@ -260,7 +275,7 @@ def _refusal(response: HTTPResponse) -> str:
     try:
         error = json.loads(text)["error"]
         said = error["message"] if isinstance(error, dict) else error
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         said = text.strip().splitlines()[0] if text.strip() else response.reason
     return f"{said} (HTTP {response.status})"
 
@@ -269,7 +284,8 @@ def _context_of(listed: list[Mapping[str, Any]], model: str) -> int | None:
     """The context a server tells for a model, in the places servers tell it."""
     for one in listed:
         if one.get("id") == model:
-            meta = one.get("meta") or {}
-            found = one.get("max_model_len") or one.get("context_length") or meta.get("n_ctx_train")
-            return int(found) if found else None
+            meta = one.get("meta")
+            trained = meta.get("n_ctx_train") if isinstance(meta, dict) else None
+            found = one.get("max_model_len") or one.get("context_length") or trained
+            return found if isinstance(found, int) and found > 0 else None
     return None

@@ -11,11 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from engine.errors import InvalidParams
-from mlxcel_cli.chat.exchange import export, from_messages
+from mlxcel_cli.chat.exchange import export, read_messages
 from mlxcel_cli.chat.messages import Chat
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.stats_text import stats_lines
 from mlxcel_cli.chat.store import ChatStore
+from mlxcel_cli.paths import typed_path
 
 
 class Then(Enum):
@@ -133,16 +134,26 @@ def _save(desk: Desk, path: str) -> Reply:
 def _load(desk: Desk, what: str) -> Reply:
     if not what:
         raise InvalidParams("/load", "name a chat's id or a file of messages")
-    path = Path(what).expanduser()
+    path = typed_path("/load", what)
+    if path.is_dir():
+        raise InvalidParams("/load", f"{what} is a folder; name a file or a chat's id")
     if path.is_file():
         chat_id = "" if desk.store is None else desk.store.new_id()
-        chat = from_messages(path.read_text(encoding="utf-8"), chat_id)
+        chat = read_messages(path, chat_id)
     elif desk.store is None:
         raise InvalidParams("/load", f"there is no file {what}, and chats are not saved here")
     else:
-        chat = desk.store.load(what)
+        chat = _found("/load", what, desk.store.load)
     desk.session.resume(chat)
     return Reply(_described(chat), Then.REDRAW)
+
+
+def _found(command: str, chat_id: str, find: Callable[[str], Chat]) -> Chat:
+    """The chat by its id; who typed ``command`` is told how to find one."""
+    try:
+        return find(chat_id)
+    except InvalidParams as error:
+        raise InvalidParams(command, f"{error.problem}; /chats lists them") from None
 
 
 def _chats(desk: Desk, search: str) -> Reply:
@@ -165,7 +176,7 @@ def _delete(desk: Desk, chat_id: str) -> Reply:
         raise InvalidParams("/delete", "chats are not saved here")
     if not chat_id:
         raise InvalidParams("/delete", "name the chat's id; /chats lists them")
-    chat = desk.store.peek(chat_id)
+    chat = _found("/delete", chat_id, desk.store.peek)
     desk.store.delete(chat.id)
     if chat.id == desk.session.chat.id:
         desk.session.start_new()

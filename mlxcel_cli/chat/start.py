@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.errors import InvalidParams
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.chat.attachments import mention
-from mlxcel_cli.chat.exchange import from_messages
+from mlxcel_cli.chat.exchange import read_messages
 from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.store import ChatStore
@@ -20,6 +20,7 @@ from mlxcel_cli.lookup_options import (
     speculation_params,
 )
 from mlxcel_cli.options import LengthOptions, ModelOptions
+from mlxcel_cli.paths import typed_path
 from mlxcel_cli.prompt_input import STDIN
 from mlxcel_cli.sampling_options import SamplingOptions
 
@@ -108,7 +109,7 @@ class _Words:
         files: list[Path] = []
         chat_id: str | None = None
         for word in words:
-            path = Path(word).expanduser()
+            path = typed_path("MODEL", word)
             if path.is_file() and path.suffix != ".gguf":
                 files.append(path)
             elif store is not None and chat_id is None and _is_chat(store, word):
@@ -158,8 +159,7 @@ def _resume(
     if options.messages is not None:
         if str(options.messages) == STDIN:
             raise InvalidParams("--messages", "name a file: stdin is where you chat")
-        text = options.messages.read_text(encoding="utf-8")
-        session.resume(from_messages(text, session.chat.id))
+        session.resume(read_messages(options.messages, session.chat.id))
     elif given and store is None:
         raise InvalidParams(given[0], "needs saved chats, but --no-save leaves them alone")
     elif chat_id is not None and store is not None:

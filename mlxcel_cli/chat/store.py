@@ -17,6 +17,7 @@ from pathlib import Path
 
 from engine.errors import InvalidParams
 from mlxcel_cli.chat.messages import Chat, ChatMessage, Numbers
+from mlxcel_cli.plain_text import encodable
 
 SCHEMA_VERSION = 1
 """Written into the file; a newer program's file is refused, not spoilt."""
@@ -137,7 +138,7 @@ class ChatStore:
                 "WHERE ?1 = '' OR instr(lower(title), lower(?1)) OR EXISTS (SELECT 1 FROM messages "
                 "WHERE chat = id AND instr(lower(json_extract(content, '$.text')), lower(?1))) "
                 "ORDER BY changed_s DESC, id LIMIT ?2",
-                (search, limit),
+                (encodable(search), limit),
             ).fetchall()
         return [SavedChat(*row) for row in rows]
 
@@ -158,7 +159,7 @@ class ChatStore:
             found = file.execute(
                 "SELECT id, title, system, model, revision FROM chats "
                 "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id = ?1 DESC LIMIT 2",
-                (chat_id,),
+                (encodable(chat_id),),
             ).fetchall()
             if not found or not chat_id:
                 raise InvalidParams("--resume", f"no saved chat has the id {chat_id!r}")
@@ -168,7 +169,10 @@ class ChatStore:
             rows = file.execute(
                 "SELECT content FROM messages WHERE chat = ? ORDER BY place", (name,)
             ).fetchall()
-        messages = tuple(_from_json(content) for (content,) in rows)
+        try:
+            messages = tuple(_from_json(content) for (content,) in rows)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ChatsUnusable(self.path, f"holds chat {name} damaged: {error!r}") from error
         return Chat(name, title, system, model, messages), revision
 
     def _claimed(self, file: sqlite3.Connection, chat: Chat) -> Chat:
@@ -179,7 +183,7 @@ class ChatStore:
             changed = file.execute(
                 "UPDATE chats SET title = ?, system = ?, model = ?, changed_s = ?, "
                 "revision = revision + 1 WHERE id = ? AND revision = ?",
-                (chat.title, chat.system, chat.model, now, chat.id, known),
+                (*_heads(chat), now, chat.id, known),
             )
             if changed.rowcount:
                 return chat
@@ -187,7 +191,7 @@ class ChatStore:
             chat = replace(chat, id=self.new_id())
         file.execute(
             "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, 1)",
-            (chat.id, chat.title, chat.system, chat.model, now, now),
+            (chat.id, *_heads(chat), now, now),
         )
         return chat
 
@@ -207,7 +211,8 @@ class ChatStore:
         except ChatsUnusable:
             raise
         except (OSError, sqlite3.Error) as error:
-            raise ChatsUnusable(self.path, f"cannot be used: {error}") from error
+            problem = f"cannot be used ({error}); --no-save chats without it"
+            raise ChatsUnusable(self.path, problem) from error
 
     def _prepare(self, file: sqlite3.Connection) -> None:
         file.execute("PRAGMA foreign_keys = ON")
@@ -240,7 +245,13 @@ def _shared(before: tuple[ChatMessage, ...], after: tuple[ChatMessage, ...]) -> 
 
 
 def _to_json(message: ChatMessage) -> str:
-    return json.dumps(asdict(message), ensure_ascii=False)
+    # A prompt or an imported file may hold what has no UTF-8.
+    return encodable(json.dumps(asdict(message), ensure_ascii=False))
+
+
+def _heads(chat: Chat) -> tuple[str, str, str]:
+    """A chat's own columns: title, system text and model."""
+    return encodable(chat.title), encodable(chat.system), encodable(chat.model)
 
 
 def _from_json(content: str) -> ChatMessage:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mlxcel_cli.chat.slash import help_lines
+from mlxcel_cli.failures import failure_text
 from mlxcel_cli.local_models import local_model_names
 from mlxcel_cli.tui.keys import key_names
 
@@ -92,12 +93,17 @@ class Questions:
 
     def _find_chats(self, text: str) -> Sequence[tuple[str, str]]:
         assert self._app.store is not None
+        try:
+            found = self._app.store.chats(text)
+        except OSError as error:
+            self._app.say(failure_text(error), is_error=True)
+            return []
         return [
             (
                 one.id,
                 f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(one.changed_s))}  {one.title}",
             )
-            for one in self._app.store.chats(text)
+            for one in found
         ]
 
     def _delete(self, chat_id: str) -> None:

@@ -1,9 +1,12 @@
 """Files in prompts: what is a mention, what may be attached, what no text can break."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from engine.errors import InvalidParams
-from mlxcel_cli.chat.attachments import LARGEST_BYTES, attach, complete_path, mention
+from mlxcel_cli.chat.attachments import LARGEST_BYTES, attach, complete_path, mention, read_text
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +63,23 @@ def test_paths_are_completed_folders_with_a_slash(folder):
     assert complete_path(".h") == [".hidden"]
     assert complete_path(f"{folder}/s") == [f"{folder}/sub/"]
     assert complete_path("nowhere/x") == []
+
+
+@pytest.mark.parametrize("prompt", ["see @~nobody-of-this-name/x", "@a\0b", "@" + "x" * 5000])
+def test_a_path_that_cannot_be_is_text(folder, prompt):
+    assert attach(prompt) == prompt
+    assert complete_path(prompt.partition("@")[2] + "/") == []
+
+
+def test_a_file_that_tells_no_size_is_read_to_the_bound(folder, monkeypatch):
+    monkeypatch.setattr("mlxcel_cli.chat.attachments.LARGEST_BYTES", 10)
+    monkeypatch.setattr(Path, "stat", lambda self: os.stat_result([0o100644, *[0] * 9]))
+    (folder / "grows.txt").write_bytes(b"x" * 11)
+    with pytest.raises(InvalidParams, match="has more bytes; at most 10"):
+        read_text(folder / "grows.txt")
+
+
+def test_folders_pipes_and_devices_are_not_read(folder):
+    os.mkfifo(folder / "pipe")
+    for name in (".", "pipe", "/dev/zero"):
+        assert attach(f"@{name}") == f"@{name}"

@@ -164,6 +164,12 @@ def test_a_server_that_refuses_is_quoted(server):
     [
         ([delta(content="Hel"), {"error": {"message": "out of memory"}}], "out of memory"),
         ([delta(content="Hel")], "broke off"),
+        ([delta(content="Hel"), []], "not the shape"),
+        ([delta(content="Hel"), {"choices": ["x"]}], "not the shape"),
+        ([delta(content="Hel"), {"choices": 5}], "not the shape"),
+        ([delta(content="Hel"), delta(content={"a": 1})], "not the shape"),
+        ([delta(content="Hel"), {"usage": {"prompt_tokens": "x"}}, "[DONE]"], "not the shape"),
+        ([delta(content="Hel"), {"usage": [1]}, "[DONE]"], "not the shape"),
     ],
 )
 def test_a_server_that_fails_in_the_middle_is_told_after_what_came(server, chunks, said):
@@ -172,6 +178,12 @@ def test_a_server_that_fails_in_the_middle_is_told_after_what_came(server, chunk
     assert next(answer) == Piece("Hel", tokens=1)
     with pytest.raises(ServerFailed, match=said):
         list(answer)
+
+
+def test_half_an_emoji_of_a_server_is_a_replacement_character(server):
+    server.chunks = [delta(content="\ud83d"), "[DONE]"]
+    first, last = loaded(server.url).answer(request())
+    assert (first.text, last.text) == ("\ufffd", "\ufffd")
 
 
 def test_a_server_that_is_not_there_is_named():

@@ -186,3 +186,65 @@ def test_several_lines_are_typed_between_quotes(typed):
     child.expect_exact("...")
     child.send('b"""\r')
     child.expect_exact("(3 characters)")
+
+
+def test_broken_bytes_in_a_pipe_are_replaced_and_the_rest_is_answered(environ):
+    ran = subprocess.run(
+        [sys.executable, str(FAKE), "chat"],
+        input=b"a\xff\nnext\0\n", env=environ, capture_output=True, timeout=90, check=False,
+    )  # fmt: skip
+    assert ran.stdout.decode().splitlines() == [
+        "You said: a\ufffd (2 characters) ",
+        "You said: next\0 (5 characters) ",
+    ]
+    assert ran.returncode == 0
+
+
+def test_no_control_character_of_an_answer_or_a_title_reaches_the_terminal(typed, tmp_path):
+    hostile = tmp_path / "hostile.json"
+    hostile.write_text('[{"role": "user", "content": "\\u001b]0;title\\u0007"}]')
+    answer = "\x1b]0;pwned\x07\x9b2J end"
+    chat = typed("--save", "--messages", str(hostile), FAKE_ANSWER=answer)
+    chat.send("hello\r")
+    chat.expect_exact("␛]0;pwned␇")
+    chat.expect_exact(">>>")
+    chat.send("/chats\r")
+    chat.expect_exact("␛]0;title␇")
+    chat.send("/bye\r")
+    chat.expect(pexpect.EOF)
+
+
+def test_a_history_that_cannot_be_kept_and_broken_bytes_end_nothing(typed, tmp_path):
+    (tmp_path / "home" / "data" / "history").mkdir(parents=True)
+    chat = typed("--save")
+    os.write(chat.child_fd, b"a\xff\r")
+    chat.expect_exact("You said: a\ufffd (2 characters)")
+    chat.expect_exact(">>>")
+    chat.send("\x1b[A\r")
+    chat.expect_exact("You said: a\ufffd (2 characters)")
+    chat.send("/bye\r")
+    chat.expect(pexpect.EOF)
+
+
+@pytest.mark.parametrize("name", ["dumb", ""])
+def test_a_terminal_that_knows_nothing_gets_no_escape_code(typed, name):
+    chat = typed(TERM=name)
+    before = chat.before
+    chat.send("hi\r")
+    chat.expect_exact("You said: hi (2 characters)")
+    chat.send("/bye\r")
+    chat.expect(pexpect.EOF)
+    assert "\x1b" not in before + chat.before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--resume: name the chat's id here"),
+        (["zzzz"], "--resume: no saved chat has the id 'zzzz'; name the chat's id here"),
+    ],
+)
+def test_a_pipe_cannot_choose_a_chat_and_says_what_is_missing(pipe, words, said):
+    ran = pipe("hi", "--resume", *words)
+    assert said in ran.stderr
+    assert ran.returncode == 2

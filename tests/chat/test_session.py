@@ -192,3 +192,38 @@ def test_the_rate_of_an_answer_that_is_written_counts_after_its_first_token(sess
         session.take(Piece("x", tokens=tokens))
     numbers = session.answer.numbers
     assert (numbers.ttft_s, numbers.tokens_per_s) == (2.0, 4.0)
+
+
+def test_what_cannot_be_saved_is_not_asked(session, store):
+    store.path.mkdir(parents=True)
+    with pytest.raises(OSError, match="cannot be used"):
+        session.ask("hi")
+    assert session.chat.messages == ()
+
+
+def test_an_answer_that_cannot_be_saved_is_kept_and_told_and_saved_later(session, store, clock):
+    session.ask("hi")
+    session.request()
+    kept = store.path.read_bytes()
+    store.path.write_bytes(b"no database" * 100)
+    session.take(Piece("Hel"))
+    clock.now_s += 2
+    session.take(Piece("lo"))
+    assert "cannot be used" in str(session.unsaved)
+    session.take(DONE)
+    assert session.chat.last_answer.text == "Hello"
+    assert session.unsaved is not None
+    store.path.write_bytes(kept)
+    session.ask("more")
+    assert session.unsaved is None
+    assert [one.text for one in saved(session, store).messages] == ["hi", "Hello", "more"]
+
+
+@pytest.mark.parametrize("end", ["stop", "fail", "take_back"])
+def test_no_way_to_end_an_answer_fails_where_it_cannot_be_saved(session, store, end):
+    session.ask("hi")
+    session.request()
+    session.take(Piece("Hel"))
+    store.path.write_bytes(b"no database" * 100)
+    getattr(session, end)()
+    assert end == "take_back" or session.chat.last_answer.text == "Hel"

@@ -166,3 +166,33 @@ def test_what_cannot_be_done_says_so(desk, text):
 def test_without_saving_the_saved_chats_are_out_of_reach(desk, text):
     with pytest.raises(InvalidParams):
         run_command(replace(desk, store=None), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/load {}/latin1.json", "is not UTF-8 text"),
+        ("/load {}", "is a folder"),
+        ("/load zzzz", "^/load: no saved chat has the id 'zzzz'; /chats lists them"),
+        ("/delete zzzz", "^/delete: no saved chat has the id 'zzzz'; /chats lists them"),
+        ("/load ~nobody-of-this-name/x", "no home folder"),
+        ("/load a\0b", "null byte"),
+        ("/save a\0b", "null byte"),
+        ("/save ~nobody-of-this-name/x", "no home folder"),
+    ],
+)
+def test_a_path_that_cannot_be_read_or_written_is_refused(desk, tmp_path, text, said):
+    (tmp_path / "latin1.json").write_bytes(b'[{"role": "user", "content": "\xe9"}]')
+    answered(desk.session)
+    with pytest.raises(InvalidParams, match=said):
+        run_command(desk, text.format(tmp_path))
+
+
+def test_half_a_surrogate_pair_in_a_file_is_saved_and_written(desk, store, tmp_path):
+    (tmp_path / "half.json").write_text('[{"role": "user", "content": "\\ud83d x"}]')
+    run_command(desk, f"/load {tmp_path / 'half.json'}")
+    desk.session.ask("more")
+    assert store.load(desk.session.chat.id).title == "\ufffd x"
+    for name in ("out.md", "out.json"):
+        run_command(desk, f"/save {tmp_path / name}")
+        assert "\ufffd x" in (tmp_path / name).read_text(encoding="utf-8")

@@ -146,3 +146,21 @@ def test_a_write_that_fails_leaves_the_chat_as_it_was(store, monkeypatch):
 def test_only_the_owner_may_read_them(store):
     store.save(Chat("aa").asked("a"))
     assert store.path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"numbers": {}}', "x" * 9, "null"])
+def test_a_damaged_message_is_an_error_that_names_the_chat(store, content):
+    chat = store.save(Chat(store.new_id()).asked("hi"))
+    with sqlite3.connect(store.path) as file:
+        file.execute("UPDATE messages SET content = ?", (content,))
+    with pytest.raises(ChatsUnusable, match=f"holds chat {chat.id} damaged"):
+        store.load(chat.id)
+
+
+def test_what_has_no_utf8_is_kept_as_replacement_characters(store):
+    chat = store.save(Chat(store.new_id(), system="\ud800").asked("a \udc80"))
+    again = ChatStore(store.path).load(chat.id)
+    assert (again.title, again.system, again.messages[0].text) == ("a \ufffd", "\ufffd", "a \ufffd")
+    assert [one.id for one in store.chats("\ud800")] == [chat.id]
+    with pytest.raises(InvalidParams):
+        store.load("\udc80")
