@@ -30,7 +30,9 @@ its examples as ``EXAMPLES``, or a ``typer.Typer`` with subcommands."""
 
 EXAMPLES = """
 Examples:
+  mlxcel chat
   mlxcel generate "Write one short sentence about the sea."
+  mlxcel serve --port 8080
   mlxcel generate --help
 """
 

@@ -72,7 +72,7 @@ class EngineBackend:
             load_s=time.perf_counter() - started_s,
             has_template=loaded.template is not None,
             notes=(*self._ready.notes, *notes),
-            warnings=warnings,
+            warnings=(*self._ready.warnings, *warnings),
             device=self._ready.device,
             context_tokens=self._ready.engine.context_tokens,
             sampling=SamplingDefaults(

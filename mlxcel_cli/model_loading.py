@@ -49,6 +49,8 @@ class ReadyModel:
     """What has to be given back: wired memory."""
     device: str
     """The kind of device it runs on: ``metal``, ``cuda`` or ``cpu``."""
+    warnings: tuple[str, ...] = ()
+    """What differs from what was asked for."""
 
 
 def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> ReadyModel:
@@ -86,7 +88,8 @@ def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> Rea
         storage,
         *_device_notes(device, request.settings),
     )
-    return ReadyModel(loaded, engine, session, notes, held, device.kind)
+    warnings = _cut_context(request.context_tokens, loaded)
+    return ReadyModel(loaded, engine, session, notes, held, device.kind, warnings)
 
 
 def model_places(settings: Settings) -> ModelPlaces:
@@ -125,6 +128,13 @@ def _need(loaded: LoadedModel, request: ModelRequest) -> MemoryNeed:
         kv_bytes_per_token=facts.kv_bytes_per_token,
         context_tokens=min(context, facts.context_tokens),
     )
+
+
+def _cut_context(asked: int | None, loaded: LoadedModel) -> tuple[str, ...]:
+    own = loaded.facts.context_tokens
+    if asked is None or asked <= own:
+        return ()
+    return (f"a context of {asked} tokens is cut to {own}, for which {loaded.facts.name} was made",)
 
 
 def _check_files(folder: Path, device: DeviceFacts) -> None:

@@ -249,7 +249,7 @@ def _not_on_disk(hub_name: HubName, places: ModelPlaces, *, offline: bool) -> Mo
     if offline:
         return ModelNotFound(
             str(hub_name),
-            f"{guess}it is not on this machine and HF_HUB_OFFLINE forbids fetching it; "
-            f"without that variable, type: mlxcel models pull {hub_name}",
+            f"{guess}it is not on this machine, and --offline or HF_HUB_OFFLINE forbids fetching "
+            f"it; without, type: mlxcel models pull {hub_name}",
         )
     return ModelNotFound(str(hub_name), guess + _PULL.format(hub_name))

@@ -109,7 +109,7 @@ class Host:
             keeps_whole_kv=ready.engine.choice.kind in WHOLE_KINDS,
             kv_kind=ready.engine.choice.kind,
             notes=(*ready.notes, *notes),
-            warnings=warnings,
+            warnings=(*ready.warnings, *warnings),
         )
         return HostedModel(model, self._scheduler(ready, pacer, budget), ready, kept)
 

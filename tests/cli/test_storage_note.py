@@ -1,4 +1,4 @@
-"""What `-v` says of how a model's KV is kept."""
+"""What is said of how a model's KV is kept, and of a context it was not made for."""
 
 import os
 import subprocess
@@ -32,3 +32,21 @@ def test_verbose_says_how_window_layers_keep_their_kv_and_why(
     assert done.returncode == 0, done.stderr
     assert said in done.stderr
     assert f"the context of {context} tokens" in done.stderr
+
+
+@pytest.mark.parametrize(("context", "is_cut"), [("256", False), ("257", True)])
+def test_a_context_beyond_the_model_s_own_is_cut_with_a_word(
+    tmp_path: Path, context: str, is_cut: bool
+):
+    model = write_tiny(tmp_path / "tiny", "llama", max_position_embeddings=256)
+    asked = ["-n", "1", "--force", "-m", str(model), "--ctx-size", context, "hi"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mlxcel_cli", "generate", *asked],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MLXCEL_BLAS": "off"},
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    said = f"a context of {context} tokens is cut to 256, for which tiny was made"
+    assert (said in done.stderr) == is_cut

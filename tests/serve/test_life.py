@@ -325,7 +325,7 @@ def test_the_server_program_is_the_serve_command():
     from importlib.metadata import entry_points
 
     (script,) = entry_points(group="console_scripts", name="mlxcel-server")
-    assert script.value == "mlxcel_cli.app:serve_main"
+    assert script.value == "mlxcel_cli.door:serve_main"
 
 
 def test_a_stream_that_waits_for_its_turn_carries_comments(start_server):
