@@ -184,11 +184,11 @@ class Transcript(VerticalScroll, can_focus=True):
         self._hints, self._earlier = hints, []
         await self.remove_children()
         self._earlier = list(messages[:-MOST_TURNS])
-        await self.mount(*self._widgets(messages[-MOST_TURNS:]))
+        await self._put(*self._widgets(messages[-MOST_TURNS:]))
         if self._earlier:
-            await self.mount(self._line(), before=0)
+            await self._put(self._line(), before=0)
         if not messages:
-            await self.mount(Note(hints.greeting, classes="greeting"))
+            await self._put(Note(hints.greeting, classes="greeting"))
         self.follow()
 
     async def show_earlier(self) -> bool:
@@ -219,15 +219,15 @@ class Transcript(VerticalScroll, can_focus=True):
             return False
         await self.query(".earlier").remove()
         messages, self._earlier = self._earlier[-MOST_TURNS:], self._earlier[:-MOST_TURNS]
-        await self.mount(*self._widgets(messages), before=0)
+        await self._put(*self._widgets(messages), before=0)
         if self._earlier:
-            await self.mount(self._line(), before=0)
+            await self._put(self._line(), before=0)
         return True
 
     async def add(self, widget: Widget) -> None:
         """Add a turn or a note at the end."""
         await self.query(".greeting").remove()
-        await self.mount(widget)
+        await self._put(widget)
         if isinstance(widget, UserTurn) and self._is_followed:
             await self._drop_oldest()
 
@@ -239,7 +239,12 @@ class Transcript(VerticalScroll, can_focus=True):
         self._earlier += [one.message for one in gone if one.message is not None]
         place = self.children.index(turns[-MOST_TURNS])
         await self.remove_children(self.children[:place])
-        await self.mount(self._line(), before=0)
+        await self._put(self._line(), before=0)
+
+    async def _put(self, *widgets: Widget, before: int | None = None) -> None:
+        """Mount widgets, unless the screen is going: something may still be told to it."""
+        if self.is_attached:
+            await self.mount(*widgets, before=before)
 
     @property
     def _is_followed(self) -> bool:

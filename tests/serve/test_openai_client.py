@@ -1,6 +1,7 @@
 """The public ``openai`` client as the judge."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -90,9 +91,12 @@ def test_many_asynchronous_streams_are_each_their_lone_answer(server):
 
 def test_a_failure_in_mid_stream_is_raised_by_the_client(start_server):
     server = start_server(faults={"fail_row": "Hello"})
+    # A first token without text would fail before the stream has begun, with a 500.
+    (letter,) = json.loads(server.ask("POST", "/tokenize", {"content": "a"}).body)["tokens"]
     with OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
         stream = client.chat.completions.create(
-            model="tiny", messages=MESSAGES, stream=True, max_tokens=20
-        )
+            model="tiny", messages=MESSAGES, stream=True, max_tokens=20,
+            temperature=0, logit_bias={str(letter): 100},
+        )  # fmt: skip
         with pytest.raises(openai.APIError, match="a fault in one row"):
             list(stream)
