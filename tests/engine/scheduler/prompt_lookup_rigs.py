@@ -1,6 +1,6 @@
 """Schedulers that draft, with every call of the engine on record."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,15 @@ def drafter(served: Served, id_: str) -> PromptLookup | None:
     job = served.scheduler._rows.get(id_)
     row = None if job is None or job.seq is None else lookups(served)._rows.get(job.seq)
     return None if row is None else row.drafter
+
+
+def ticks_until(one: Served, condition: Callable[[], bool]) -> None:
+    """Tick until it is so."""
+    for _ in range(200):
+        if condition():
+            return
+        one.tick()
+    raise AssertionError("it never came")
 
 
 def altered(drafter: PromptLookup | None, **methods: Any) -> None:

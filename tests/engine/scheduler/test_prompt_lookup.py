@@ -21,6 +21,7 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
     endless,
     params,
     served,
+    ticks_until,
 )
 from tests.engine.scheduler.scheduler_rigs import Served
 
@@ -33,14 +34,6 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def engine(tokenizer):
     return alphabet(tokenizer)
-
-
-def ticks_until(one: Served, condition) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        one.tick()
-    raise AssertionError("it never came")
 
 
 def lookahead_steps(one: Served) -> int:

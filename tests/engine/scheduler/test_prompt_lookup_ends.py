@@ -19,6 +19,7 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
     lookups,
     params,
     served,
+    ticks_until,
 )
 from tests.engine.scheduler.scheduler_rigs import Served
 
@@ -31,14 +32,6 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture
 def engine(tokenizer):
     return alphabet(tokenizer)
-
-
-def ticks_until(one: Served, condition) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        one.tick()
-    raise AssertionError("it never came")
 
 
 # -- I6: coming and going

@@ -15,21 +15,13 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
     drafting,
     params,
     served,
+    ticks_until,
 )
-from tests.engine.scheduler.scheduler_rigs import Served
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-
-
-def ticks_until(one: Served, condition) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        one.tick()
-    raise AssertionError("it never came")
 
 
 def test_one_forward_verifies_all_drafts_and_is_the_others_step(tokenizer):
