@@ -86,7 +86,7 @@ class PromptOptions:
         Path | None,
         typer.Option(
             "--file", "-f", metavar="FILE", rich_help_panel=PROMPT,
-            help="Read the prompt from a UTF-8 text file; - is stdin.",
+            help="Read the prompt, or what comes after it, from a UTF-8 text file; - is stdin.",
         ),
     ] = None  # fmt: skip
     messages: Messages = None

@@ -45,8 +45,8 @@ class PromptInput:
 def plan_prompt(words: Sequence[str], options: PromptOptions, stdin: BinaryIO | None) -> PromptPlan:
     """Choose the sources, and refuse those that exclude each other.
 
-    A pipe is joined after the prompt. It counts only if it is a pipe or a file: programs that
-    start others often leave a stdin open on which nothing ever comes.
+    A file is joined after the prompt, and a pipe after both. Stdin counts only if it is a pipe or
+    a file: programs that start others often leave one open on which nothing ever comes.
 
     Raises:
         InvalidParams: two sources of one prompt (both are named), or none at all.
@@ -58,7 +58,11 @@ def plan_prompt(words: Sequence[str], options: PromptOptions, stdin: BinaryIO | 
         "--file": options.file is not None,
         "--messages": options.messages is not None,
     }
-    _refuse_two([name for name, given in sources.items() if given])
+    given = [name for name, is_given in sources.items() if is_given]
+    # A file goes with a prompt, a conversation with nothing.
+    _refuse_two(
+        given if options.messages is not None else [one for one in given if one != "--file"]
+    )
     _refuse_template_options_with_raw(options)
     paths = (options.file, options.messages)
     stdin_is_file = any(path is not None and str(path) == STDIN for path in paths)

