@@ -56,11 +56,15 @@ def plan_prefill(
 PIECE_SECONDS = 0.5
 """A forward cannot be interrupted: this is how long a stop or another row may have to wait."""
 
+BESIDE_SECONDS = 0.1
+"""The same for a piece of a long prompt between steps of rows that decode: their next token, and
+the first one of a request that comes meanwhile, wait for it."""
+
 SMALLEST_CHUNK_TOKENS = 16
 
 
 class PrefillPacer:
-    """Sizes pieces by measured speed, so that none takes much longer than `PIECE_SECONDS`.
+    """Sizes pieces by measured speed, so that none takes much longer than it may.
 
     Sizes are powers of two and change only when the measured one is out by more than a factor
     of two, so that equal prompts are cut alike from run to run.
@@ -73,15 +77,33 @@ class PrefillPacer:
     def __init__(self, fixed_tokens: int | None = None, first_tokens: int = 256) -> None:
         self._fixed = fixed_tokens is not None
         self.chunk_tokens = first_tokens if fixed_tokens is None else fixed_tokens
-        """Most prompt tokens of the next piece."""
+        """Most prompt tokens of the next piece, for `PIECE_SECONDS`."""
+        self.beside_tokens = self.chunk_tokens
+        """The same for `BESIDE_SECONDS`."""
+        if not self._fixed:
+            part = int(first_tokens * BESIDE_SECONDS / PIECE_SECONDS)
+            self.beside_tokens = _power_of_two(part)
 
     def observe(self, tokens: int, elapsed_s: float) -> None:
         """Learn from a piece; short ones say little about long ones and are left out."""
-        if self._fixed or elapsed_s <= 0 or tokens * 2 < self.chunk_tokens:
+        if self._fixed or elapsed_s <= 0:
             return
-        affordable = tokens / elapsed_s * PIECE_SECONDS
-        if affordable > 2 * self.chunk_tokens or 2 * affordable < self.chunk_tokens:
-            size = SMALLEST_CHUNK_TOKENS
-            while size * 2 <= min(affordable, PREFILL_CHUNK_TOKENS):
-                size *= 2
-            self.chunk_tokens = size
+        rate = tokens / elapsed_s
+        if tokens * 2 >= self.chunk_tokens:
+            self.chunk_tokens = _sized(self.chunk_tokens, rate * PIECE_SECONDS)
+        if tokens * 2 >= self.beside_tokens:
+            self.beside_tokens = _sized(self.beside_tokens, rate * BESIDE_SECONDS)
+
+
+def _sized(size: int, affordable: float) -> int:
+    """The size as it is, or what is affordable where that is out by more than a factor of two."""
+    if size <= 2 * affordable and affordable <= 2 * size:
+        return size
+    return _power_of_two(affordable)
+
+
+def _power_of_two(affordable: float) -> int:
+    size = SMALLEST_CHUNK_TOKENS
+    while size * 2 <= min(affordable, PREFILL_CHUNK_TOKENS):
+        size *= 2
+    return size

@@ -175,8 +175,8 @@ class ServeOptions(DraftOptions):
         int | None,
         typer.Option(
             "--prefill-grant-interval", metavar="N", rich_help_panel=BATCH,
-            help="Steps of running answers between two pieces of a long prompt; 0: none while "
-            "any runs. Default: 16.",
+            help="Steps of running answers for each piece of a long prompt, which is then read in "
+            "smaller parts that come as much sooner; 0: none while any runs. Default: 16.",
         ),
         Setting(Change.READ_ONLY, 16),
     ] = None  # fmt: skip

@@ -41,6 +41,11 @@ class PromptReader:
         """Most tokens of the next piece; 0: a prompt is one piece."""
         return self._pacer.chunk_tokens
 
+    @property
+    def beside_tokens(self) -> int:
+        """The same for a piece of a long prompt between steps of rows that decode."""
+        return self._pacer.beside_tokens
+
     def read(self, job: Job, grant: Grant) -> StepOutcome | None:
         """Forward a granted piece of the job's row; read to its last token, the row decodes.
 

@@ -253,6 +253,7 @@ class BatchScheduler:
             rows=tuple(rows),
             waiting=waiting,
             chunk_tokens=self._reader.chunk_tokens,
+            beside_tokens=self._reader.beside_tokens,
             steps_since_piece=self._steps_since_piece,
             budget=self._intake.budget,
             shape=self._intake.shape(len(self._rows)),
@@ -347,8 +348,7 @@ class BatchScheduler:
 
     def _finish(self, job: Job, finish: FinishCause) -> None:
         self._leave(job, keeps=True)
-        done = job.done(finish)
-        self._events.append(done)
+        self._events.append(done := job.done(finish))
         finished = self._counters.finished
         finished[finish] = finished.get(finish, 0) + 1
         self._counters.prompt_tokens += job.prompt_tokens

@@ -69,6 +69,9 @@ class TickState:
     """In the order in which they are to be admitted."""
     chunk_tokens: int = 2048
     """Most tokens of one prefill piece; 0: a prompt is one piece."""
+    beside_tokens: int | None = None
+    """The same for a parked prefill's piece while rows decode, `chunk_tokens` at most; None: as
+    that. The smaller it is, the sooner the next one comes."""
     steps_since_piece: int = 0
     """Ticks with decode rows since a parked prefill had its last piece."""
     budget: KvBudget | None = None

@@ -10,6 +10,9 @@ The rules, each pinned by a test:
     - a parked prefill gets one piece every `Limits.grant_interval` steps, one step later at most
       when a short prompt is read in that tick, and a piece a tick while nobody decodes: a prompt
       of C pieces has its first token after at most C * (interval + 1) ticks;
+    - while rows decode a parked piece is read in parts, each as much sooner as it is smaller (and
+      each one step later at most): the prompt gets the same share of the machine, and nobody waits
+      for a whole piece;
     - a request that waits never keeps a row from decoding.
 """
 
@@ -100,7 +103,7 @@ def steps_since_piece(state: TickState, plan: TickPlan) -> int:
     if is_parked or any(entrant.is_long for entrant in plan.entrants):
         return after
     # The next long prompt is due at once, but a short one of the same tick goes first.
-    return min(after, max(0, state.limits.grant_interval - 1))
+    return min(after, max(0, _interval(state, decoding=bool(plan.decode)) - 1))
 
 
 def _short_grants(state: TickState) -> tuple[list[Grant], PrefillShare]:
@@ -132,11 +135,12 @@ def _parked_grants(
         return []
     long = [(row.id, row.prefill_left) for row in state.rows if row.is_long and row.prefill_left]
     long += [(e.waiting.id, e.waiting.prefill_tokens) for e in entrants if e.is_long]
-    return [_grant(state, id_, left, is_parked=True) for id_, left in long]
+    most = _parked_tokens(state, decoding=decoding)
+    return [Grant(id_, min(left, most or left), is_parked=True) for id_, left in long]
 
 
 def _is_due(state: TickState, *, beside: int, decoding: bool) -> bool:
-    interval = state.limits.grant_interval
+    interval = _interval(state, decoding=decoding)
     if not decoding:
         return not beside or state.steps_since_piece >= max(1, interval)
     if interval == 0:
@@ -144,9 +148,24 @@ def _is_due(state: TickState, *, beside: int, decoding: bool) -> bool:
     return state.steps_since_piece >= (interval if beside else interval - 1)
 
 
-def _grant(state: TickState, id_: str, left: int, *, is_parked: bool = False) -> Grant:
-    tokens = min(left, state.chunk_tokens) if state.chunk_tokens else left
-    return Grant(id_, tokens, is_parked)
+def _interval(state: TickState, *, decoding: bool) -> int:
+    """Steps for each piece of the parked prefill; 0: none while rows decode."""
+    interval = state.limits.grant_interval
+    part = _parked_tokens(state, decoding=decoding)
+    if not decoding or not interval or part == state.chunk_tokens:
+        return interval
+    return max(1, interval * part // state.chunk_tokens)
+
+
+def _parked_tokens(state: TickState, *, decoding: bool) -> int:
+    """Most tokens of a parked piece; 0: any number."""
+    if state.beside_tokens is None or not decoding:
+        return state.chunk_tokens
+    return min(state.beside_tokens, state.chunk_tokens)
+
+
+def _grant(state: TickState, id_: str, left: int) -> Grant:
+    return Grant(id_, min(left, state.chunk_tokens or left))
 
 
 def _leaving(state: TickState, admission: Admission) -> tuple[str, ...]:

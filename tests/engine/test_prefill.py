@@ -93,10 +93,22 @@ def test_a_piece_knows_its_size():
     assert PrefillPiece(3, 8, is_last=False).tokens == 5
 
 
-def test_a_fixed_size_is_never_changed():
-    pacer = PrefillPacer(64)
+@pytest.mark.parametrize("size", [0, 64])
+def test_a_fixed_size_is_never_changed(size: int):
+    pacer = PrefillPacer(size)
     pacer.observe(64, 100.0)
-    assert pacer.chunk_tokens == 64
+    assert (pacer.chunk_tokens, pacer.beside_tokens) == (size, size)
+
+
+def test_a_piece_beside_others_is_sized_for_a_shorter_time():
+    pacer = PrefillPacer()
+    assert pacer.beside_tokens == 32
+    pacer.observe(256, 0.1)  # 2,560 tokens a second
+    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 256)
+    pacer.observe(256, 0.3)  # small pieces are slower, and teach their own size alone
+    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 64)
+    pacer.observe(32, 0.01)
+    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 256)
 
 
 def test_a_fixed_size_of_zero_is_one_piece_a_prompt():
@@ -142,5 +154,6 @@ def test_sizes_are_powers_of_two_between_the_bounds(pieces):
     pacer = PrefillPacer()
     for tokens, elapsed in pieces:
         pacer.observe(tokens, elapsed)
-        assert pacer.chunk_tokens.bit_count() == 1
-        assert SMALLEST_CHUNK_TOKENS <= pacer.chunk_tokens <= PREFILL_CHUNK_TOKENS
+        for size in (pacer.chunk_tokens, pacer.beside_tokens):
+            assert size.bit_count() == 1
+            assert SMALLEST_CHUNK_TOKENS <= size <= PREFILL_CHUNK_TOKENS

@@ -119,6 +119,34 @@ def test_a_parked_prompt_waits_for_its_interval_while_rows_decode():
     assert granted(plan_tick(found)) == [("long", CHUNK)]
 
 
+@pytest.mark.parametrize(("part", "interval"), [(32, 8), (16, 4), (8, 2), (4, 1), (1, 1), (99, 8)])
+def test_a_smaller_piece_beside_rows_that_decode_comes_as_much_sooner(part: int, interval: int):
+    parked = reads("long", 999, is_long=True)
+    limits = {"grant_interval": 8, "beside_tokens": part}
+    tokens = min(part, CHUNK)
+    for steps in range(interval):
+        found = state(parked, decodes("a"), steps_since_piece=steps, **limits)
+        due = [("long", tokens)] if steps == interval - 1 else []
+        assert granted(plan_tick(found)) == due
+    alone = state(parked, decodes("held", can_step=False), **limits)
+    assert granted(plan_tick(alone)) == [("long", CHUNK)]
+
+
+def test_a_smaller_piece_gives_way_to_a_short_prompt_once_too():
+    parked, short = reads("long", 999, is_long=True), reads("b", 10)
+    due = state(parked, decodes("a"), short, grant_interval=8, beside_tokens=8, steps_since_piece=1)
+    assert granted(plan_tick(due)) == [("b", 10)]
+    assert granted(plan_tick(replace(due, steps_since_piece=2))) == [("b", 10), ("long", 8)]
+
+
+def test_a_prompt_in_one_piece_stays_one_beside_rows_that_decode():
+    found = state(
+        decodes("a"), reads("long", 999, is_long=True), chunk_tokens=0, beside_tokens=0,
+        grant_interval=4, steps_since_piece=3,
+    )  # fmt: skip
+    assert granted(plan_tick(found)) == [("long", 999)]
+
+
 def test_a_due_piece_gives_way_to_a_short_prompt_once():
     parked, short = reads("long", 999, is_long=True), reads("b", 10)
     due = state(parked, decodes("a"), short, grant_interval=4, steps_since_piece=3)
@@ -244,16 +272,18 @@ def ticks(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 32)), max_size=20),
 )
 @pytest.mark.parametrize("neighbours", [0, 1])
+@pytest.mark.parametrize("parts", [1, 2, 4])
 def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
-    neighbours: int, pieces: int, interval: int, arrivals: list[tuple[int, int]]
+    parts: int, neighbours: int, pieces: int, interval: int, arrivals: list[tuple[int, int]]
 ):
-    """Whatever short prompts arrive meanwhile."""
+    """Whatever short prompts arrive meanwhile; each part of a piece may come a step later."""
     pieces += 2
     rows = tuple(decodes(f"r{i}") for i in range(neighbours))
     found = state(
         *rows,
         waiting=(waits("long", pieces * CHUNK),),
         grant_interval=interval,
+        beside_tokens=CHUNK // parts,
         parallel=50,
         steps_since_piece=interval,
     )
@@ -263,17 +293,20 @@ def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
         if row is not None and not row.prefill_left:
             break
         taken += 1
-    assert taken <= pieces * (interval + 1)
+    assert taken <= pieces * (max(interval, parts) + parts)
 
 
-def test_a_parked_prompt_costs_each_decode_row_one_piece_an_interval():
-    found = state(decodes("a"), reads("long", 10 * CHUNK, is_long=True), grant_interval=5)
+@pytest.mark.parametrize(("part", "interval"), [(CHUNK, 8), (CHUNK // 4, 2)])
+def test_a_parked_prompt_costs_each_decode_row_one_piece_an_interval(part: int, interval: int):
+    found = state(
+        decodes("a"), reads("long", 10 * part, is_long=True), grant_interval=8, beside_tokens=part
+    )
     pieces = []
-    for _, (_, plan) in zip(range(51), ticks(found), strict=False):
+    for _, (_, plan) in zip(range(10 * interval + 1), ticks(found), strict=False):
         assert plan.decode[0] == "a"
         pieces.append(bool(plan.prefill))
     gaps = [i for i, one in enumerate(pieces) if one]
-    assert [b - a for a, b in pairwise(gaps)] == [5] * 9
+    assert [b - a for a, b in pairwise(gaps)] == [interval] * 9
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 4))
