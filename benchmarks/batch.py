@@ -23,6 +23,7 @@ import platformdirs
 
 from benchmarks.variants import starter_variants
 from engine.engine import Engine
+from engine.models.cpu_forms import stock_forms
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.models.mlxlm import import_generation
 from engine.outcome import SeqId
@@ -90,11 +91,21 @@ class Ours:
         return 1
 
 
-def theirs(model: Any, width: int, **options: Any) -> Any:
-    """mlx-lm's batch loop."""
-    return import_generation().BatchGenerator(
-        model, completion_batch_size=width, prefill_batch_size=min(width, 8), **options
-    )
+class Theirs:
+    """mlx-lm's batch loop, on mlx-lm's own functions."""
+
+    def __init__(self, model: Any, width: int, **options: Any) -> None:
+        self._generator = import_generation().BatchGenerator(
+            model, completion_batch_size=width, prefill_batch_size=min(width, 8), **options
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    @stock_forms()
+    def next(self) -> Any:
+        """One round of it."""
+        return self._generator.next()
 
 
 def steady(loaded: LoadedModel, rows: int) -> tuple[float, float]:
@@ -103,7 +114,7 @@ def steady(loaded: LoadedModel, rows: int) -> tuple[float, float]:
     ours = Ours(loaded, rows)
     ours.insert(requests)
     ours.fill()
-    generator = theirs(loaded.model, rows)
+    generator = Theirs(loaded.model, rows)
     generator.insert([list(r.prompt_ids) for r in requests], [STEPS + 8] * rows)
     _until_full(generator, rows)
     return _rate(ours.tick, STEPS), _rate(lambda: len(generator.next()[1]), STEPS)
@@ -126,7 +137,7 @@ def mixed(loaded: LoadedModel) -> tuple[float, float]:
     ours = Ours(loaded, 8)
     ours.insert(requests)
     ours.fill()
-    generator = theirs(loaded.model, 8)
+    generator = Theirs(loaded.model, 8)
     generator.insert(
         [list(r.prompt_ids) for r in requests],
         [STEPS + 8] * 8,
@@ -151,7 +162,7 @@ def churn(loaded: LoadedModel, requests: int = 24) -> tuple[float, float]:
     while not ours.is_done:
         wrote += ours.tick()
     our_rate = wrote / (time.perf_counter() - started)
-    generator = theirs(loaded.model, 8)
+    generator = Theirs(loaded.model, 8)
     uids = generator.insert([list(r.prompt_ids) for r in stream], [r.max_tokens for r in stream])
     waiting, wrote, started = set(uids), 0, time.perf_counter()
     while waiting:

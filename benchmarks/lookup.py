@@ -80,7 +80,14 @@ def run(ready: "ReadyModel", task: Task, arm: str, repetition: int, tokens: int)
 
 
 def peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> ArmRun:
-    """mlx-lm's own loop on the very same model object."""
+    """mlx-lm's own loop and functions on the very same model object."""
+    from engine.models.cpu_forms import stock_forms
+
+    with stock_forms():
+        return _peer_run(ready, task, repetition, tokens)
+
+
+def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> ArmRun:
     import mlx.core as mx
 
     from engine.models.mlxlm import import_generation

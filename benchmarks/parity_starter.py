@@ -86,17 +86,27 @@ def main() -> int:
 
 
 def compare(asked: argparse.Namespace, cache: Path) -> Iterator[Comparison]:
-    """Answer the prompts with both; the first one's logits are compared too."""
+    """Answer the prompts with both; the first one's logits are compared too.
+
+    Texts are held against mlx-lm as it is, logits against its path on the same functions: once
+    on its own, once on ours.
+    """
     from engine.runtime.blas import prepare_blas
 
     print(f"BLAS: {prepare_blas(cache, None)}", file=sys.stderr)
+    from engine.models.cpu_forms import stock_forms
     from engine.models.load import load
 
     loaded = load(asked.model)
     for index, (name, ids) in enumerate(prompts(loaded, asked.prompts)):
         ours = our_text(loaded, ids, asked.tokens)
-        theirs = their_text(loaded, ids, asked.tokens)
-        same = same_logits(loaded, ids, asked.logits) if index == 0 and asked.logits else None
+        same = None
+        if index == 0 and asked.logits:
+            same = same_logits(loaded, ids, asked.logits)
+        with stock_forms():
+            theirs = their_text(loaded, ids, asked.tokens)
+            if same is not None:
+                same = same and same_logits(loaded, ids, asked.logits)
         yield Comparison(name, len(ids), ours[1], ours[0] == theirs, same, ours[0], theirs)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from engine import guard
+from engine.models.cpu_forms import stock_forms
 from engine.models.reference import forced_choices, reference_logits
 from engine.opening import new_row
 from engine.outcome import SeqId
@@ -194,9 +195,10 @@ def force_judge(
             except ArmUnfit as unfit:
                 yield ForcedResult(prompt, name, 0, 0, 0, 0.0, str(unfit))
                 continue
-            choices = forced_choices(
-                loaded.model, request.prompt_ids, answer, chunk_tokens=request.chunk_tokens
-            )
+            with stock_forms():
+                choices = forced_choices(
+                    loaded.model, request.prompt_ids, answer, chunk_tokens=request.chunk_tokens
+                )
             gaps = [
                 choice.top_two_gap
                 for choice, token in zip(choices, answer, strict=True)
@@ -230,7 +232,8 @@ def _divergence(
 def _scores(loaded: "LoadedModel", request: ParityRequest, written: tuple[int, ...]) -> mx.array:
     """float32[V]: what the token after ``written`` is the largest of, by the judge's logits."""
     ids = request.prompt_ids + written
-    _, (logits,) = reference_logits(loaded.model, ids, 1, chunk_tokens=request.chunk_tokens)
+    with stock_forms():
+        _, (logits,) = reference_logits(loaded.model, ids, 1, chunk_tokens=request.chunk_tokens)
     bound = loaded.facts.context_tokens + len(ids)
     row = new_row(SeqId(0), request.params, loaded, context_tokens=bound, text=None, hooks=None)
     return token_scores(row.sampler, ids, logits)

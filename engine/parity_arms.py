@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InvalidParams, UnsupportedModel
 from engine.lookup.widths import WidthCosts
+from engine.models.cpu_forms import stock_forms
 from engine.models.reference import reference_tokens
 from engine.outcome import SeqId
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
@@ -133,14 +134,15 @@ def mlx_lm_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, .
         for name in ("repetition", "frequency", "presence"):
             penalties[f"{name}_penalty"] = getattr(sampling, f"{name}_penalty")
             penalties[f"{name}_context_size"] = size
-    written = reference_tokens(
-        loaded.model,
-        request.prompt_ids,
-        max_tokens=request.max_tokens,
-        eos_ids=loaded.eos_ids,
-        chunk_tokens=request.chunk_tokens,
-        penalties=penalties,
-    )
+    with stock_forms():
+        written = reference_tokens(
+            loaded.model,
+            request.prompt_ids,
+            max_tokens=request.max_tokens,
+            eos_ids=loaded.eos_ids,
+            chunk_tokens=request.chunk_tokens,
+            penalties=penalties,
+        )
     return tuple(written)
 
 

@@ -72,7 +72,12 @@ def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> Rea
         _check_files(found.folder, device)
     loaded = load(
         found.folder,
-        LoadOptions(dtype=request.dtype, form=_form(request), name=found.name),
+        LoadOptions(
+            dtype=request.dtype,
+            form=_form(request),
+            name=found.name,
+            fast_forms=not request.settings.machine.deterministic,
+        ),
         progress=lambda part: report(Progress("loading", int(part * LOAD_STEPS), LOAD_STEPS)),
     )
     need = _need(loaded, request)
@@ -163,8 +168,8 @@ def deterministic_note(device_kind: str) -> str:
     """What ``MLXCEL_DETERMINISTIC`` does on this kind of device."""
     if device_kind == "cpu":
         return (
-            "MLXCEL_DETERMINISTIC: MLX's own products, slow and independent of the batch's width, "
-            "take the fast BLAS's place"
+            "MLXCEL_DETERMINISTIC: MLX's own products and functions, slow and independent of the "
+            "batch's width, take the fast ones' place"
         )
     return (
         "MLXCEL_DETERMINISTIC: MLX has no width-independent kernels on this device; one "

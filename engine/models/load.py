@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from engine.errors import ModelFileError, UnsupportedModel
+from engine.models import cpu_forms
 from engine.models.checkpoint import CONFIG, model_name, read_config, read_json
 from engine.models.facts import GenerationDefaults as GenerationDefaults
 from engine.models.facts import (
@@ -73,6 +74,8 @@ class LoadOptions:
     preflight: Callable[[ModelFacts], None] | None = None
     """Is told the facts, but for the template, before any weight is read; what it raises ends the
     load."""
+    fast_forms: bool = True
+    """Whether mlx-lm's functions may be replaced by forms that a CPU computes faster."""
 
 
 @dataclass(slots=True)
@@ -122,6 +125,8 @@ def load(
     if options.preflight is not None:
         options.preflight(facts)
     start(planned.weights)
+    if options.fast_forms:
+        cpu_forms.use_cpu_forms()
     # A large vocabulary takes 0.1 s to read: the first weights come in meanwhile.
     tokenizer = Tokenizer.from_folder(folder)
     if tokenizer.vocab_size > facts.vocab_size:

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models import llama
 
+from engine.models import cpu_forms
 from engine.models.load import load
-from engine.models.reference import reference_logits
+from engine.models.reference import forced_choices, reference_logits, reference_tokens
 from engine.parity import ArmUnfit, ParityRequest, compare_arms, force_judge, parity_cases
-from engine.parity_arms import ENGINE_ARMS, engine_tokens
+from engine.parity_arms import ENGINE_ARMS, engine_tokens, mlx_lm_tokens
 from tests.engine.models.tiny import VOCAB_SIZE, write_tiny
 from tests.engine.rigs import HYBRID
 
@@ -71,6 +73,31 @@ def test_a_wrong_token_is_a_mismatch_with_its_place_and_distance(loaded, case):
         _, (logits,) = reference_logits(loaded.model, PROMPT + right[:5], 1, chunk_tokens=16)
         apart = (logits[right[5]] - logits[wrong]).item()
         assert found.gap == pytest.approx(apart, abs=1e-5)
+
+
+def test_the_judge_runs_on_mlx_lm_s_own_functions(loaded, monkeypatch):
+    monkeypatch.setattr(cpu_forms, "_pays", lambda: True)
+    cpu_forms.use_cpu_forms()
+    ours, used = llama.swiglu, []
+    assert ours is cpu_forms.swiglu
+
+    def watched(call):
+        def judge(*args, **kw):
+            used.append(llama.swiglu)
+            return call(*args, **kw)
+
+        return judge
+
+    monkeypatch.setattr("engine.parity.reference_logits", watched(reference_logits))
+    monkeypatch.setattr("engine.parity.forced_choices", watched(forced_choices))
+    monkeypatch.setattr("engine.parity_arms.reference_tokens", watched(reference_tokens))
+    wrong = {"mlx-lm": mlx_lm_tokens, "broken": other_at(5, 1)}
+    assert len(list(compare_arms(loaded, [(1, request())], wrong, near_tie=1e-3))) == 1
+    (forced,) = force_judge(loaded, [(1, request())], {"engine": engine_tokens}, decided=1e-3)
+    assert forced.decided == 0
+    assert len(used) == 3
+    assert ours not in used
+    assert llama.swiglu is ours
 
 
 def test_an_answer_that_ends_too_early_is_a_mismatch(loaded):
