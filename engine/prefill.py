@@ -67,7 +67,8 @@ class PrefillPacer:
     """Sizes pieces by measured speed, so that none takes much longer than it may.
 
     Sizes are powers of two and change only when the measured one is out by more than a factor
-    of two, so that equal prompts are cut alike from run to run.
+    of two, so that equal prompts are cut alike from run to run; beside others a piece that takes
+    a third too long is enough.
 
     Args:
         fixed_tokens: a size that is always used; 0 is one piece a prompt. None: measure.
@@ -80,24 +81,45 @@ class PrefillPacer:
         """Most prompt tokens of the next piece, for `PIECE_SECONDS`."""
         self.beside_tokens = self.chunk_tokens
         """The same for `BESIDE_SECONDS`."""
+        self._rate = self._beside_rate = 0.0
+        """Tokens a second of the last piece of each kind; 0: not known."""
         if not self._fixed:
             part = int(first_tokens * BESIDE_SECONDS / PIECE_SECONDS)
             self.beside_tokens = _power_of_two(part)
 
-    def observe(self, tokens: int, elapsed_s: float) -> None:
-        """Learn from a piece; short ones say little about long ones and are left out."""
+    @property
+    def beside_part(self) -> float:
+        """What a piece beside others takes of the time that one of `chunk_tokens` takes."""
+        part = self.beside_tokens / self.chunk_tokens if self.chunk_tokens else 1.0
+        if self._rate and self._beside_rate:
+            part *= self._rate / self._beside_rate
+        return min(1.0, part)
+
+    def observe(self, tokens: int, elapsed_s: float, *, beside: bool = False) -> None:
+        """Learn from a piece; short ones say little about long ones and are left out.
+
+        Args:
+            tokens: of the piece.
+            elapsed_s: what it took.
+            beside: it was one of `beside_tokens`. Small pieces are slower, and wait for the others.
+        """
         if self._fixed or elapsed_s <= 0:
             return
         rate = tokens / elapsed_s
-        if tokens * 2 >= self.chunk_tokens:
+        if not beside and tokens * 2 >= self.chunk_tokens:
+            self._rate = rate
             self.chunk_tokens = _sized(self.chunk_tokens, rate * PIECE_SECONDS)
-        if tokens * 2 >= self.beside_tokens:
-            self.beside_tokens = _sized(self.beside_tokens, rate * BESIDE_SECONDS)
+        if tokens * 2 < self.beside_tokens:
+            return
+        if beside:
+            self._beside_rate = rate
+        if beside or not self._beside_rate:
+            self.beside_tokens = _sized(self.beside_tokens, rate * BESIDE_SECONDS, slack=4 / 3)
 
 
-def _sized(size: int, affordable: float) -> int:
-    """The size as it is, or what is affordable where that is out by more than a factor of two."""
-    if size <= 2 * affordable and affordable <= 2 * size:
+def _sized(size: int, affordable: float, slack: float = 2) -> int:
+    """The size as it is, or what is affordable where that is much more, or less by ``slack``."""
+    if size <= slack * affordable and affordable <= 2 * size:
         return size
     return _power_of_two(affordable)
 

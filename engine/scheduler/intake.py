@@ -40,17 +40,26 @@ class Intake:
         self._most = settings.limits.parallel + settings.queue_depth
         self._growth_tokens = None if settings.limits.preemption is None else GROWTH_TOKENS
 
-    def jobs(self, requests: Sequence[ScheduledRequest]) -> list[Job]:
+    def jobs(self, requests: Sequence[ScheduledRequest], known: set[str]) -> list[Job]:
         """The records of requests that are taken together or not at all.
 
+        Args:
+            requests: what is asked for.
+            known: ids in use.
+
         Raises:
-            InvalidParams: they are more than slots and queue ever hold, or as `job` says.
+            InvalidParams: they are more than slots and queue ever hold, an id is in use, or as
+                `job` says.
             ContextOverflow, KvBudgetExceeded: as `job` says.
         """
         if len(requests) > self._most:
             raise InvalidParams(
                 "n", f"asks for {len(requests)} answers at once; at most {self._most} fit here"
             )
+        for request in requests:
+            if request.id in known:
+                raise InvalidParams("id", f"{request.id!r} is in use by another request")
+            known.add(request.id)
         return [self.job(request) for request in requests]
 
     def job(self, request: ScheduledRequest) -> Job:

@@ -42,9 +42,9 @@ class PromptReader:
         return self._pacer.chunk_tokens
 
     @property
-    def beside_tokens(self) -> int:
-        """The same for a piece of a long prompt between steps of rows that decode."""
-        return self._pacer.beside_tokens
+    def beside(self) -> tuple[int, float]:
+        """`TickState.beside_tokens` and `TickState.beside_part`."""
+        return self._pacer.beside_tokens, self._pacer.beside_part
 
     def read(self, job: Job, grant: Grant) -> StepOutcome | None:
         """Forward a granted piece of the job's row; read to its last token, the row decodes.
@@ -71,14 +71,14 @@ class PromptReader:
             elif read and piece.start != boundary:
                 return None
             else:
-                outcome = self._forward(job, piece)
+                outcome = self._forward(job, piece, beside=grant.is_beside)
                 if outcome is not None:
                     return outcome
                 self._rows.at_piece(job.seq, piece.stop)
                 read += 1
         return None
 
-    def _forward(self, job: Job, piece: PrefillPiece) -> StepOutcome | None:
+    def _forward(self, job: Job, piece: PrefillPiece, *, beside: bool) -> StepOutcome | None:
         assert job.seq is not None
         began_s = self._clock()
         outcome = self._engine.prefill(job.seq, piece).first
@@ -87,7 +87,7 @@ class PromptReader:
         if job.first_s is None:
             job.prefill_s += elapsed_s
         if outcome is None:
-            self._pacer.observe(piece.tokens, elapsed_s)
+            self._pacer.observe(piece.tokens, elapsed_s, beside=beside)
         self._counters.prefill_tokens += piece.tokens
         self._counters.prefill_pieces += 1
         self._counters.parked_pieces += job.is_long

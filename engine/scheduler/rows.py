@@ -56,6 +56,11 @@ class Rows:
         """Where a piece of a row's prompt has to end; None: anywhere."""
         return None if self._cache is None else self._cache.boundary(seq)
 
+    def wants_step(self, job: Job) -> bool:
+        """Whether one more step may be submitted for a job's row."""
+        assert job.seq is not None
+        return self._engine.wants_step(job.seq)
+
     def at_piece(self, seq: SeqId, done_tokens: int) -> None:
         """A piece of a row's prompt was read."""
         if self._cache is not None:

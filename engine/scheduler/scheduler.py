@@ -17,12 +17,12 @@ Invariants (each pinned by a test):
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
 from engine.engine import Engine
-from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault, InvalidParams
+from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault
 from engine.finish import FinishCause
 from engine.health import FAILURES_ALLOWED
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
@@ -78,6 +78,8 @@ class BatchScheduler:
         self._reader = PromptReader(
             engine, self._doors, pacer or PrefillPacer(), self._counters, clock
         )
+        self._beside: list[Grant] = []
+        """Pieces that wait for `flush`, else for the next tick."""
         self._events: list[Event] = []
         self._phase = SchedulerPhase.SERVING
         self._deadline_s: float | None = None
@@ -97,8 +99,7 @@ class BatchScheduler:
         """
         try:
             self._refuse_when_closed()
-            self._refuse_duplicates(requests)
-            jobs = self._intake.jobs(requests)
+            jobs = self._intake.jobs(requests, {*self._rows, *(job.id for job in self._queue)})
             self._queue.push(*jobs, free_slots=self.settings.limits.parallel - len(self._rows))
         except EngineError:
             self._counters.refused += len(requests)
@@ -153,6 +154,7 @@ class BatchScheduler:
         self._counters.ticks += 1
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
             self._end_all(EngineClosed("the server has stopped"))
+        self._read_beside()
         try:
             state = self._state()
             plan = plan_tick(state)
@@ -167,8 +169,9 @@ class BatchScheduler:
         return events
 
     def flush(self) -> None:
-        """Let the device go on, once a tick's events are told; may take as long as a step."""
+        """Let the device go on, once a tick's events are told; may take a step and a piece long."""
         self._engine.flush()
+        self._read_beside()
 
     # -- its end
 
@@ -232,19 +235,13 @@ class BatchScheduler:
         if self._phase is SchedulerPhase.DRAINING:
             raise EngineClosed("the server is shutting down")
 
-    def _refuse_duplicates(self, requests: Sequence[ScheduledRequest]) -> None:
-        known = {*self._rows, *(job.id for job in self._queue)}
-        for request in requests:
-            if request.id in known:
-                raise InvalidParams("id", f"{request.id!r} is in use by another request")
-            known.add(request.id)
-
     def _state(self) -> TickState:
         limits = self.settings.limits
         rows: list[RowState] = []
         for job in list(self._rows.values()):
             with self._boundary(job):
-                rows.append(job.row_state(wants_step=self._wants_step(job)))
+                rows.append(job.row_state(wants_step=self._doors.wants_step(job)))
+        beside_tokens, beside_part = self._reader.beside
         # Without a free slot only the first that waits matters.
         looked_at = None if len(rows) < limits.parallel else 1
         waiting = tuple(map(self._doors.waiting_state, islice(self._queue, looked_at)))
@@ -253,15 +250,12 @@ class BatchScheduler:
             rows=tuple(rows),
             waiting=waiting,
             chunk_tokens=self._reader.chunk_tokens,
-            beside_tokens=self._reader.beside_tokens,
+            beside_tokens=beside_tokens,
+            beside_part=beside_part,
             steps_since_piece=self._steps_since_piece,
             budget=self._intake.budget,
             shape=self._intake.shape(len(self._rows)),
         )
-
-    def _wants_step(self, job: Job) -> bool:
-        assert job.seq is not None
-        return self._engine.wants_step(job.seq)
 
     def _carry_out(self, plan: TickPlan) -> None:
         self._blocked = plan.blocked
@@ -269,9 +263,10 @@ class BatchScheduler:
         self._counters.mixed_ticks += plan.is_mixed
         for entrant in plan.entrants:
             self._enter(entrant.waiting.id, is_long=entrant.is_long)
-        joining = [seq for grant in plan.prefill if (seq := self._read(grant)) is not None]
+        self._beside = [grant for grant in plan.prefill if grant.is_beside]
+        now = [self._read(grant) for grant in plan.prefill if not grant.is_beside]
         decoding = [job.seq for id_ in plan.decode if (job := self._rows.get(id_)) is not None]
-        self._step([seq for seq in [*decoding, *joining] if seq is not None])
+        self._step([seq for seq in [*decoding, *now] if seq is not None])
         for id_ in plan.preempt:
             self._preempt(id_)
         self._doors.advance()
@@ -295,6 +290,11 @@ class BatchScheduler:
             if job.params.max_tokens == 0:
                 self._finish(job, FinishCause.LENGTH)
 
+    def _read_beside(self) -> None:
+        """Read what waits for the step that the last tick submitted."""
+        while self._beside:
+            self._read(self._beside.pop(0))
+
     def _read(self, grant: Grant) -> SeqId | None:
         """Read a piece of a prompt; the row, if it is to join this tick's step."""
         job = self._rows.get(grant.id)
@@ -304,7 +304,7 @@ class BatchScheduler:
             ended = self._reader.read(job, grant)
             if ended is not None:
                 self._take(job, ended)
-            elif self._wants_step(job):
+            elif self._doors.wants_step(job):
                 self._lookup.admit(job)
                 return job.seq
             elif job.first_s is None:

@@ -71,7 +71,9 @@ class TickState:
     """Most tokens of one prefill piece; 0: a prompt is one piece."""
     beside_tokens: int | None = None
     """The same for a parked prefill's piece while rows decode, `chunk_tokens` at most; None: as
-    that. The smaller it is, the sooner the next one comes."""
+    that."""
+    beside_part: float = 1.0
+    """What such a piece takes of the time of a whole one: the next one comes as much sooner."""
     steps_since_piece: int = 0
     """Ticks with decode rows since a parked prefill had its last piece."""
     budget: KvBudget | None = None

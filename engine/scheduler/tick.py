@@ -10,14 +10,15 @@ The rules, each pinned by a test:
     - a parked prefill gets one piece every `Limits.grant_interval` steps, one step later at most
       when a short prompt is read in that tick, and a piece a tick while nobody decodes: a prompt
       of C pieces has its first token after at most C * (interval + 1) ticks;
-    - while rows decode a parked piece is read in parts, each as much sooner as it is smaller (and
-      each one step later at most): the prompt gets the same share of the machine, and nobody waits
-      for a whole piece;
+    - while rows decode a parked piece is read in parts, each as much sooner as it takes less time
+      (and each one step later at most): the prompt gets the same share of the machine, and nobody
+      waits for a whole piece;
     - a request that waits never keeps a row from decoding.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from engine.scheduler.admission import Admission, Entrant, PrefillShare, WaitReason, admit
 from engine.scheduler.preemption import victims
@@ -40,6 +41,8 @@ class Grant:
     """Most tokens of the piece."""
     is_parked: bool = False
     """Whether it is a parked prefill's."""
+    is_beside: bool = False
+    """Whether it is that and rows decode: smaller, and read once the tick's events are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +138,13 @@ def _parked_grants(
         return []
     long = [(row.id, row.prefill_left) for row in state.rows if row.is_long and row.prefill_left]
     long += [(e.waiting.id, e.waiting.prefill_tokens) for e in entrants if e.is_long]
-    most = _parked_tokens(state, decoding=decoding)
-    return [Grant(id_, min(left, most or left), is_parked=True) for id_, left in long]
+    most = state.chunk_tokens
+    if decoding and state.beside_tokens is not None:
+        most = min(most, state.beside_tokens)
+    return [
+        Grant(id_, min(left, most or left), is_parked=True, is_beside=decoding)
+        for id_, left in long
+    ]
 
 
 def _is_due(state: TickState, *, beside: int, decoding: bool) -> bool:
@@ -151,17 +159,7 @@ def _is_due(state: TickState, *, beside: int, decoding: bool) -> bool:
 def _interval(state: TickState, *, decoding: bool) -> int:
     """Steps for each piece of the parked prefill; 0: none while rows decode."""
     interval = state.limits.grant_interval
-    part = _parked_tokens(state, decoding=decoding)
-    if not decoding or not interval or part == state.chunk_tokens:
-        return interval
-    return max(1, interval * part // state.chunk_tokens)
-
-
-def _parked_tokens(state: TickState, *, decoding: bool) -> int:
-    """Most tokens of a parked piece; 0: any number."""
-    if state.beside_tokens is None or not decoding:
-        return state.chunk_tokens
-    return min(state.beside_tokens, state.chunk_tokens)
+    return ceil(interval * state.beside_part) if decoding else interval
 
 
 def _grant(state: TickState, id_: str, left: int) -> Grant:

@@ -97,18 +97,33 @@ def test_a_piece_knows_its_size():
 def test_a_fixed_size_is_never_changed(size: int):
     pacer = PrefillPacer(size)
     pacer.observe(64, 100.0)
-    assert (pacer.chunk_tokens, pacer.beside_tokens) == (size, size)
+    pacer.observe(64, 100.0, beside=True)
+    assert (pacer.chunk_tokens, pacer.beside_tokens, pacer.beside_part) == (size, size, 1.0)
 
 
 def test_a_piece_beside_others_is_sized_for_a_shorter_time():
     pacer = PrefillPacer()
-    assert pacer.beside_tokens == 32
+    assert (pacer.beside_tokens, pacer.beside_part) == (32, 1 / 8)
     pacer.observe(256, 0.1)  # 2,560 tokens a second
-    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 256)
-    pacer.observe(256, 0.3)  # small pieces are slower, and teach their own size alone
-    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 64)
-    pacer.observe(32, 0.01)
-    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 256)
+    assert (pacer.chunk_tokens, pacer.beside_tokens, pacer.beside_part) == (1024, 256, 1 / 4)
+    pacer.observe(256, 0.2, beside=True)  # small pieces are slower
+    assert (pacer.chunk_tokens, pacer.beside_tokens, pacer.beside_part) == (1024, 128, 1 / 4)
+    pacer.observe(1024, 0.4)  # from then on they alone tell their size
+    assert pacer.beside_tokens == 128
+
+
+@pytest.mark.parametrize(("elapsed", "size"), [(0.13, 32), (0.14, 16), (0.05, 32), (0.04, 64)])
+def test_a_piece_beside_others_is_never_much_too_long(elapsed: float, size: int):
+    pacer = PrefillPacer()
+    pacer.observe(32, elapsed, beside=True)
+    assert pacer.beside_tokens == size
+
+
+def test_a_piece_beside_others_takes_no_more_than_a_whole_one():
+    pacer = PrefillPacer()
+    pacer.observe(256, 0.9)
+    pacer.observe(32, 60, beside=True)
+    assert (pacer.beside_tokens, pacer.beside_part) == (SMALLEST_CHUNK_TOKENS, 1.0)
 
 
 def test_a_fixed_size_of_zero_is_one_piece_a_prompt():
@@ -149,11 +164,12 @@ def test_short_pieces_and_stopped_clocks_teach_nothing(tokens: int, elapsed: flo
     assert pacer.chunk_tokens == 256
 
 
-@given(st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e4)), max_size=8))
+@given(st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e4), st.booleans()), max_size=8))
 def test_sizes_are_powers_of_two_between_the_bounds(pieces):
     pacer = PrefillPacer()
-    for tokens, elapsed in pieces:
-        pacer.observe(tokens, elapsed)
+    for tokens, elapsed, beside in pieces:
+        pacer.observe(tokens, elapsed, beside=beside)
+        assert 0 < pacer.beside_part <= 1
         for size in (pacer.chunk_tokens, pacer.beside_tokens):
             assert size.bit_count() == 1
             assert SMALLEST_CHUNK_TOKENS <= size <= PREFILL_CHUNK_TOKENS

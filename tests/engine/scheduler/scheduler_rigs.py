@@ -107,9 +107,11 @@ class Served:
         chunk: int | None = 8,
         clock: Callable[[], float] | None = None,
         settings: SchedulerSettings | None = None,
+        flushes: bool = True,
         **limits: Any,
     ) -> None:
         self.engine = engine
+        self.flushes = flushes
         chosen = settings or SchedulerSettings(Limits(**{"short_tokens": 0, **limits}))
         kw = {} if clock is None else {"clock": clock}
         self.scheduler = BatchScheduler(engine, chosen, pacer=PrefillPacer(chunk), **kw)
@@ -130,6 +132,9 @@ class Served:
             told.events.append(event)
             told.ticks.append(self.ticks)
         self._check()
+        if self.flushes and self.ticks % 3:  # a server always does; nobody has to
+            self.scheduler.flush()
+            self._check()
         return events
 
     def run(self, *, most: int = 2000) -> None:

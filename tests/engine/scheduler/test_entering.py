@@ -5,10 +5,10 @@ import pytest
 from engine.errors import ContextOverflow, InvalidParams, KvBudgetExceeded, QueueFull
 from engine.params import SequenceParams, SpeculationParams
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Delta, Done, ScheduledRequest, Started
+from engine.scheduler.request import Cancelled, Delta, Done, Failed, ScheduledRequest, Started
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from tests.engine.scheduler.scheduler_rigs import Served, each_width, params, progress
+from tests.engine.scheduler.scheduler_rigs import Served, Told, each_width, params, progress
 
 # -- who enters when
 
@@ -50,8 +50,66 @@ def test_a_parked_prefill_reads_a_piece_each_interval(cycle):
     told = served.submit("long", params(3, prompt=tuple([1] * 33)))
     served.run()
     ticks = [t for t, e in zip(told.ticks, told.events, strict=True) if not isinstance(e, Done)]
-    assert ticks[:4] == [2, 2, 6, 10]
+    # It enters in tick 2; a piece is read once its tick is told, and told with the next one.
+    assert ticks[:4] == [2, 3, 7, 11]
     assert served.scheduler.stats().counters.parked_pieces == 4
+
+
+def beside(cycle) -> tuple[Served, Told]:
+    """A parked prompt whose first piece waits for the events of a tick to be told."""
+    served = Served(cycle, chunk=8, parallel=2, short_pieces=1, grant_interval=1, flushes=False)
+    served.submit("old", params(100))
+    served.tick()
+    told = served.submit("long", params(3, prompt=tuple([1] * 33)))
+    served.tick()
+    assert served.scheduler.stats().counters.parked_pieces == 0
+    return served, told
+
+
+def test_a_parked_piece_is_read_when_the_tick_s_events_are_told(cycle):
+    served, told = beside(cycle)
+    served.scheduler.flush()
+    assert served.scheduler.stats().counters.parked_pieces == 1
+    served.tick()
+    assert progress(told.events) == [8]
+    assert served.scheduler.stats().counters.parked_pieces == 1
+
+
+def test_a_parked_piece_is_read_by_the_next_tick_at_the_latest(cycle):
+    served, told = beside(cycle)
+    served.tick()
+    assert progress(told.events) == [8]
+    served.run()
+    assert served.scheduler.stats().counters.parked_pieces == 4
+
+
+def test_a_parked_prompt_that_is_cancelled_before_its_piece_is_not_read(cycle):
+    served, told = beside(cycle)
+    served.scheduler.cancel("long")
+    served.scheduler.flush()
+    served.run()
+    assert isinstance(told.events[-1], Cancelled)
+    assert served.scheduler.stats().counters.parked_pieces == 0
+
+
+def test_a_parked_piece_that_fails_ends_its_own_request(cycle, monkeypatch):
+    served, told = beside(cycle)
+    with monkeypatch.context() as patch:
+        patch.setattr(served.engine, "prefill", lambda *_: 1 / 0)
+        served.scheduler.flush()
+    served.run()
+    assert isinstance(told.events[-1], Failed)
+    assert isinstance(served.told["old"].events[-1], Done)
+
+
+def test_the_last_piece_of_a_parked_prompt_lets_its_row_join_the_next_step(cycle):
+    served, told = beside(cycle)
+    while served.scheduler.stats().counters.parked_pieces < 4:
+        served.scheduler.flush()
+        served.tick()
+    read = served.ticks
+    served.run()
+    assert told.tick_of(Delta) == read + 1
 
 
 def test_higher_priorities_go_first_and_equals_in_their_order(cycle):

@@ -119,11 +119,16 @@ def test_a_parked_prompt_waits_for_its_interval_while_rows_decode():
     assert granted(plan_tick(found)) == [("long", CHUNK)]
 
 
-@pytest.mark.parametrize(("part", "interval"), [(32, 8), (16, 4), (8, 2), (4, 1), (1, 1), (99, 8)])
-def test_a_smaller_piece_beside_rows_that_decode_comes_as_much_sooner(part: int, interval: int):
+@pytest.mark.parametrize(
+    ("tokens", "part", "interval"),
+    [(32, 1.0, 8), (16, 0.5, 4), (16, 0.6, 5), (8, 0.01, 1), (99, 1.0, 8)],
+)
+def test_a_piece_beside_rows_that_decode_comes_sooner_the_less_time_it_takes(
+    tokens: int, part: float, interval: int
+):
     parked = reads("long", 999, is_long=True)
-    limits = {"grant_interval": 8, "beside_tokens": part}
-    tokens = min(part, CHUNK)
+    limits = {"grant_interval": 8, "beside_tokens": tokens, "beside_part": part}
+    tokens = min(tokens, CHUNK)
     for steps in range(interval):
         found = state(parked, decodes("a"), steps_since_piece=steps, **limits)
         due = [("long", tokens)] if steps == interval - 1 else []
@@ -134,9 +139,18 @@ def test_a_smaller_piece_beside_rows_that_decode_comes_as_much_sooner(part: int,
 
 def test_a_smaller_piece_gives_way_to_a_short_prompt_once_too():
     parked, short = reads("long", 999, is_long=True), reads("b", 10)
-    due = state(parked, decodes("a"), short, grant_interval=8, beside_tokens=8, steps_since_piece=1)
+    beside = {"beside_tokens": 8, "beside_part": 0.25}
+    due = state(parked, decodes("a"), short, grant_interval=8, steps_since_piece=1, **beside)
     assert granted(plan_tick(due)) == [("b", 10)]
     assert granted(plan_tick(replace(due, steps_since_piece=2))) == [("b", 10), ("long", 8)]
+
+
+def test_only_a_parked_piece_beside_rows_that_decode_waits_until_the_events_are_told():
+    parked, short = reads("long", 999, is_long=True), reads("b", 10)
+    found = state(parked, decodes("a"), short, grant_interval=1, steps_since_piece=9)
+    assert [grant.is_beside for grant in plan_tick(found).prefill] == [False, True]
+    alone = replace(found, rows=(parked, short))
+    assert [grant.is_beside for grant in plan_tick(alone).prefill] == [False, False]
 
 
 def test_a_prompt_in_one_piece_stays_one_beside_rows_that_decode():
@@ -284,6 +298,7 @@ def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
         waiting=(waits("long", pieces * CHUNK),),
         grant_interval=interval,
         beside_tokens=CHUNK // parts,
+        beside_part=1 / parts,
         parallel=50,
         steps_since_piece=interval,
     )
@@ -293,14 +308,16 @@ def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
         if row is not None and not row.prefill_left:
             break
         taken += 1
-    assert taken <= pieces * (max(interval, parts) + parts)
+    assert taken <= pieces * parts * (-(-interval // parts) + 1)
 
 
-@pytest.mark.parametrize(("part", "interval"), [(CHUNK, 8), (CHUNK // 4, 2)])
-def test_a_parked_prompt_costs_each_decode_row_one_piece_an_interval(part: int, interval: int):
+@pytest.mark.parametrize(("parts", "interval"), [(1, 8), (4, 2)])
+def test_a_parked_prompt_costs_each_decode_row_one_piece_an_interval(parts: int, interval: int):
+    part = CHUNK // parts
     found = state(
-        decodes("a"), reads("long", 10 * part, is_long=True), grant_interval=8, beside_tokens=part
-    )
+        decodes("a"), reads("long", 10 * part, is_long=True),
+        grant_interval=8, beside_tokens=part, beside_part=1 / parts,
+    )  # fmt: skip
     pieces = []
     for _, (_, plan) in zip(range(10 * interval + 1), ticks(found), strict=False):
         assert plan.decode[0] == "a"
