@@ -14,6 +14,8 @@ from benchmarks.texts import Texts, style_prompts
 
 CONVERSATION_TOKENS = 2000
 FIRST_ANSWER_TOKENS = 32
+WARM_ASKS = 4
+"""Second turns of one conversation; their median counts."""
 LOOKUP = ("--draft-kind", "prompt-lookup")
 LOOKUP_WIDTHS = (1, 2, 4, 8)
 
@@ -67,27 +69,22 @@ class _Turn:
 async def _turn(client: Client, texts: Texts, tokens: int, new: int) -> _Turn:
     turn = _Turn()
     # Cold: a whole conversation that nobody heard of, of the same length.
-    cold = await _with_second_turn(client, texts, tokens, is_heard=False)
-    turn.cold_s = (await client.chat(cold, 1)).ttft_s
-    cold = await _with_second_turn(client, texts, tokens, is_heard=False)
-    turn.cold_rate = (await client.chat(cold, new)).per_second
-    warm = await _with_second_turn(client, texts, tokens, is_heard=True)
-    reply = await client.chat(warm, 1)
-    turn.warm_s, turn.cached_tokens = reply.ttft_s, reply.cached_tokens
-    turn.warm_rate = (await client.chat(warm, new)).per_second
+    first = texts.conversation(tokens)
+    reply = await client.chat(_asked_on(first, texts.of(FIRST_ANSWER_TOKENS), texts), new)
+    turn.cold_s, turn.cold_rate = reply.ttft_s, reply.per_second
+    first = texts.conversation(tokens)
+    answer = (await client.chat(first, FIRST_ANSWER_TOKENS)).text
+    asked = [await client.chat(_asked_on(first, answer, texts), 1) for _ in range(WARM_ASKS)]
+    turn.warm_s = median(one.ttft_s for one in asked)
+    turn.cached_tokens = min(one.cached_tokens for one in asked)
+    turn.warm_rate = (await client.chat(_asked_on(first, answer, texts), new)).per_second
     return turn
 
 
-async def _with_second_turn(
-    client: Client, texts: Texts, tokens: int, *, is_heard: bool
-) -> list[dict[str, str]]:
-    """A conversation whose first turn the server answered, or did not."""
-    messages = texts.conversation(tokens)
-    answer = texts.of(FIRST_ANSWER_TOKENS)
-    if is_heard:
-        answer = (await client.chat(messages, FIRST_ANSWER_TOKENS)).text
+def _asked_on(first: list[dict[str, str]], answer: str, texts: Texts) -> list[dict[str, str]]:
+    """A conversation's first turn and a new question."""
     question = {"role": "user", "content": f"And{texts.of(16)}?"}
-    return [*messages, {"role": "assistant", "content": answer}, question]
+    return [*first, {"role": "assistant", "content": answer}, question]
 
 
 async def lookup(plan: Plan) -> None:
