@@ -77,10 +77,14 @@ class Forward:
 
     @cached_property
     def read_end(self) -> int:
-        """Token positions a full-length layer hands to attention."""
-        end = max(self.offsets) + self.width
+        """Token positions a full-length layer hands to attention.
+
+        Rows that ride along do not count: a long one would make every step of the others as long.
+        """
         if self.start is not None:
-            return end
+            return self.start + self.width
+        taking = [at for at, takes in zip(self.offsets, self.takes_part, strict=True) if takes]
+        end = max(taking or self.offsets) + self.width
         return min(self.capacity, -(-end // READ_BUCKET_TOKENS) * READ_BUCKET_TOKENS)
 
     def causal_mask(self, first: int, window: int | None) -> mx.array:

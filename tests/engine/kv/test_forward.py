@@ -43,6 +43,15 @@ def test_ragged_rows_report_offsets_of_their_own_and_read_a_bucket():
     assert step(3, 120, capacity=124).read_end == 124
 
 
+def test_a_long_row_that_rides_along_makes_no_step_of_others_longer():
+    forward = Forward(
+        slot=None, offsets=(3, 70, 2000), width=2, capacity=2304, takes_part=(True, True, False)
+    )
+    assert forward.read_end == 128
+    assert forward.causal_mask(0, None).shape == (3, 1, 2, 128)
+    assert forward.positions.tolist()[2] == [[[2000], [2001]]]  # it is written to where it ends
+
+
 def test_the_offset_a_family_read_before_the_update_stays_what_it_was():
     # mlx-lm#1097: an offset array that is mutated in place turns the wrong way.
     forward = step(3, 70)
