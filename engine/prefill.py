@@ -89,11 +89,14 @@ class PrefillPacer:
 
     @property
     def beside_part(self) -> float:
-        """What a piece beside others takes of the time that one of `chunk_tokens` takes."""
-        part = self.beside_tokens / self.chunk_tokens if self.chunk_tokens else 1.0
-        if self._rate and self._beside_rate:
-            part *= self._rate / self._beside_rate
-        return min(1.0, part)
+        """What a piece beside others takes of the time of a whole one, `PIECE_SECONDS` at most."""
+        if self._fixed:
+            return 1.0
+        if not self._beside_rate:
+            return BESIDE_SECONDS / PIECE_SECONDS
+        whole_s = self.chunk_tokens / (self._rate or self._beside_rate)
+        beside_s = self.beside_tokens / self._beside_rate
+        return min(1.0, beside_s / min(PIECE_SECONDS, whole_s))
 
     def observe(self, tokens: int, elapsed_s: float, *, beside: bool = False) -> None:
         """Learn from a piece; short ones say little about long ones and are left out.

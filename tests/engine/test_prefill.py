@@ -103,13 +103,26 @@ def test_a_fixed_size_is_never_changed(size: int):
 
 def test_a_piece_beside_others_is_sized_for_a_shorter_time():
     pacer = PrefillPacer()
-    assert (pacer.beside_tokens, pacer.beside_part) == (32, 1 / 8)
+    assert pacer.beside_tokens == 32
     pacer.observe(256, 0.1)  # 2,560 tokens a second
-    assert (pacer.chunk_tokens, pacer.beside_tokens, pacer.beside_part) == (1024, 256, 1 / 4)
+    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 256)
     pacer.observe(256, 0.2, beside=True)  # small pieces are slower
-    assert (pacer.chunk_tokens, pacer.beside_tokens, pacer.beside_part) == (1024, 128, 1 / 4)
+    assert (pacer.chunk_tokens, pacer.beside_tokens) == (1024, 128)
     pacer.observe(1024, 0.4)  # from then on they alone tell their size
     assert pacer.beside_tokens == 128
+
+
+def test_what_a_piece_beside_others_takes_is_told_as_a_part_of_a_whole_one():
+    pacer = PrefillPacer()
+    assert pacer.beside_part == pytest.approx(0.2)  # as it is meant to be
+    pacer.observe(32, 0.125, beside=True)
+    assert pacer.beside_part == pytest.approx(0.25)  # of half a second
+    pacer.observe(256, 0.8)
+    assert pacer.beside_part == pytest.approx(0.25)
+    fast = PrefillPacer(first_tokens=2048)
+    fast.observe(2048, 0.2)  # a whole piece is as large as it may be, and takes less
+    fast.observe(1024, 0.1, beside=True)
+    assert fast.beside_part == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("elapsed", "size"), [(0.13, 32), (0.14, 16), (0.05, 32), (0.04, 64)])
