@@ -201,6 +201,7 @@ class Session:
         )
         for outcome in rounds.run():
             run.dropped = run.dropped or rounds.dropped
+            run.forwards = rounds.forwards
             yield from run.take(outcome)
 
     def _drafter(self, seq: SeqId, run: "_Run", speculation: SpeculationParams) -> PromptLookup:
@@ -227,6 +228,8 @@ class _Run:
         self.drafter: PromptLookup | None = None
         self.cached_tokens = 0
         """Prompt tokens whose KV was there before."""
+        self.forwards = 0
+        """Forwards after the prompt's."""
         self.warm_up_s = 0.0
         """Seconds of the prefill that went into measuring widths."""
         self.dropped: Exception | None = None
@@ -262,7 +265,7 @@ class _Run:
         prompt_tokens = len(self.params.prompt_ids)
         first = self._started if self._first is None else self._first
         forwarded = 0 if self._first is None else prompt_tokens - self.cached_tokens
-        lookup = None if self.drafter is None else self.drafter.stats
+        lookup = None if self.drafter is None else self.drafter.stats.after_all(self.forwards)
         return Answer(
             text="".join(self._pieces),
             finish=self.finish,

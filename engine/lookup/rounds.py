@@ -81,6 +81,8 @@ class Rounds(Generic[Ticket]):
         self._pipelined = pipelined
         self._ticket: Ticket | None = None
         self._has_room = True
+        self.forwards = 0
+        """Steps and verify rounds that were read, whoever was asked before them."""
         self.dropped: Exception | None = None
         """Why the drafter was dropped, if it was."""
 
@@ -144,6 +146,7 @@ class Rounds(Generic[Ticket]):
         if keep and self._pipelined and self._engine.wants_step(self._seq):
             self._ticket = self._engine.submit([self._seq])
         outcomes = self._engine.collect(ticket)
+        self.forwards += 1
         if self._drafter is not None:
             with self._drafting() as drafter:
                 drafter.observe([o.token for o in outcomes if o.token is not None])
@@ -155,6 +158,7 @@ class Rounds(Generic[Ticket]):
         except InvalidParams as error:  # the drafter made up a token
             self._drop(error)
             return self._round()
+        self.forwards += 1
         emitted = [step.token for step in outcome.steps if step.token is not None]
         with self._drafting() as drafter:
             drafter.accept(draft, outcome.accepted, emitted)

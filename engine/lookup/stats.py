@@ -11,7 +11,7 @@ class LookupStats:
     """What one sequence's drafter did."""
 
     rounds: int = 0
-    """Asks that a forward followed."""
+    """Asks that a forward followed; in a finished answer, all forwards after the prompt's."""
     drafted_rounds: int = 0
     paused_rounds: int = 0
     """Rounds whose budget was 0, or whose proposal was judged not to pay."""
@@ -47,6 +47,14 @@ class LookupStats:
             proposed=self.proposed + outcome.drafted,
             accepted=self.accepted + outcome.accepted,
         )
+
+    def after_all(self, forwards: int) -> Self:
+        """The counts of a finished answer.
+
+        A retracted ask leaves a forward that nobody asked about, so does a draft without room and
+        a dropped drafter: only who ran the forwards knows how many there were.
+        """
+        return replace(self, rounds=forwards)
 
     def line(self, generated_tokens: int) -> str:
         """The one line of ``--stats``, key=value pairs for people and harnesses."""

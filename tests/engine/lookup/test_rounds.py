@@ -230,6 +230,16 @@ def test_a_proposal_in_flight_is_retracted_the_step_read_and_asked_again():
     assert drafter.calls.count("retract") == 1
 
 
+def test_every_forward_is_counted_also_one_whose_ask_was_retracted():
+    engine = CountedEngine(NUMBERS)
+    drafter = Scripted(
+        lambda seen, room: NUMBERS[len(seen) :][:2] if len(seen) % 5 < 2 else (), pipelines=True
+    )
+    rounds = run(engine, drafter)
+    assert drafter.calls.count("retract") > 2
+    assert rounds.forwards == sum(one.startswith(("read", "verify")) for one in engine.log)
+
+
 def test_every_ask_is_followed_by_its_forward_or_a_retract():
     engine = CountedEngine(NUMBERS)
     drafter = Scripted(

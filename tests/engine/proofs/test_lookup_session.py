@@ -45,6 +45,20 @@ def test_counts_are_told_with_the_answer(engine):
     assert (plain.lookup, plain.timings.draft_n, plain.timings.draft_rounds) == (None, 0, 0)
 
 
+@pytest.mark.parametrize(("prompt", "reads"), [((0,), 1), (PROMPT, 2)])
+@pytest.mark.parametrize("policy", list(LookupPolicy))
+def test_rounds_are_all_forwards_after_the_prompts(engine, prompt, reads, policy):
+    # Asks that a step in flight overtook were left out, and so were steps without room to draft.
+    watched = Watched(engine)
+    session = Session(engine, width_costs=CHEAP, builds_kernels=False)
+    told = answer(session, prompt, speculation=SpeculationParams(policy=policy), max_tokens=100)
+    assert told.lookup is not None
+    forwards = watched.calls - reads
+    assert told.lookup.rounds == forwards
+    assert told.lookup.accepted + told.lookup.rounds == told.usage.completion_tokens - 1
+    assert told.lookup.tokens_per_forward(100) == 99 / forwards
+
+
 @pytest.mark.parametrize("tokens", [0, 1])
 def test_an_answer_without_a_round_has_counts_of_zero(engine, tokens):
     told = answer(Session(engine, width_costs=CHEAP), max_tokens=tokens)
@@ -155,5 +169,6 @@ def test_where_no_width_pays_every_step_is_a_plain_pipelined_one(engine):
     watched = Watched(engine)
     told = answer(Session(engine, width_costs=DEAR), max_tokens=60)
     assert told.lookup is not None
-    assert told.lookup.paused_rounds == told.lookup.rounds == 58, "none is asked for the last"
+    assert told.lookup.paused_rounds == 58, "none is asked for the last"
+    assert told.lookup.rounds == 59
     assert set(widths(watched)[1:]) == {1}
