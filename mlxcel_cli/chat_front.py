@@ -1,12 +1,16 @@
 """Opens a chat in the front end that the terminal can show."""
 
 import os
+import time
 
 from engine.errors import InvalidParams
 from mlxcel_cli.answers import Backend
 from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
-from mlxcel_cli.output import can_show_screens, standard_output
+from mlxcel_cli.chat.store import BETWEEN_TRIES_S, BUSY_S
+from mlxcel_cli.failures import failure_text
+from mlxcel_cli.output import Output, can_show_screens, standard_output
 
 
 def chat_in_terminal(command: ChatCommand) -> int:
@@ -19,6 +23,30 @@ def chat_in_terminal(command: ChatCommand) -> int:
     start = prepare(command, os.environ)
     for warning in start.settings.warnings:
         output.note(f"mlxcel: {warning}")
+    try:
+        return _chat(command, start, output)
+    finally:
+        save_rest(start.session, output)
+
+
+def save_rest(session: ChatSession, output: Output, *, patience_s: float = BUSY_S) -> None:
+    """Save what could not be saved while the chat went on; what cannot be now is told."""
+    if session.save_again():
+        return
+    end = time.monotonic() + patience_s
+    try:
+        if session.waits_for_file:
+            output.note("mlxcel: saving the chat waits for another program; Ctrl-C gives up")
+        while session.waits_for_file and time.monotonic() < end:
+            time.sleep(BETWEEN_TRIES_S)
+            session.save_again()
+    finally:
+        if session.unsaved is not None:
+            told = failure_text(session.unsaved)
+            output.note(f"mlxcel: the newest messages are not saved: {told}")
+
+
+def _chat(command: ChatCommand, start: ChatStart, output: Output) -> int:
     is_remote = start.options.url is not None
     if start.options.plain or not can_show_screens(os.environ):
         if start.chooses_chat:

@@ -314,10 +314,17 @@ class LineChat:
         hint = "" if self.is_remote else "/continue goes on"
         if note := finish_note(answer, hint):
             self.output.note(f"[{note}]")
-        if session.unsaved is not None:
-            self._tell(session.unsaved)
+        if session.unsaved is not None and not session.save_again():
+            self._tell_unsaved(session.unsaved)
         if self.start.options.stats:
             self.output.note(f"[{speed_text(answer)} · seed {answer.numbers.seed}]")
+
+    def _tell_unsaved(self, error: OSError) -> None:
+        if self.start.session.waits_for_file:
+            # Leaving saves it, or tells that it did not.
+            self.output.note(f"mlxcel: {failure_text(error)}; the chat is saved later")
+        else:
+            self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
         self.output.clear_progress()

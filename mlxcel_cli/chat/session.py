@@ -20,7 +20,7 @@ from mlxcel_cli.answers import (
 from mlxcel_cli.chat.attachments import attach
 from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers
-from mlxcel_cli.chat.store import ChatStore
+from mlxcel_cli.chat.store import ChatsBusy, ChatStore
 from mlxcel_cli.prompt_input import PromptInput
 
 SAVE_EVERY_S = 1.0
@@ -78,6 +78,8 @@ class ChatSession:
         """Why the newest answer was decoded without prompt lookup, if it was asked for."""
         self.unsaved: OSError | None = None
         """Why the chat is not in the file as it is here, where that is so."""
+        self._left: dict[str, Chat] = {}
+        """Other chats that wait for the file, as they were left."""
         self._draft: _Draft | None = None
         self._asked_s = 0.0
 
@@ -85,6 +87,7 @@ class ChatSession:
 
     def start_new(self) -> None:
         """An empty chat with the same system text; the one that was is saved."""
+        self._leave()
         self.chat = Chat(self._new_id(), system=self.knobs.system)
 
     def resume(self, chat: Chat) -> None:
@@ -93,8 +96,33 @@ class ChatSession:
         if answer is not None and answer.finish is None:
             # The program that wrote it was killed.
             chat = chat.answered(replace(answer, finish=FAILED))
+        self._leave()
         self.chat = chat
+        if chat.id in self._left:
+            # What the file held a moment ago is older.
+            self._keep(self._left.pop(chat.id))
         self.knobs.system = chat.system
+
+    @property
+    def waits_for_file(self) -> bool:
+        """Whether something is to be saved once another program lets go of the file."""
+        return bool(self._left) or isinstance(self.unsaved, ChatsBusy)
+
+    def save_again(self) -> bool:
+        """Save what could not be; whether all is saved now. ``unsaved`` says why not."""
+        if self._store is None or (self.unsaved is None and not self._left):
+            return True
+        try:
+            for chat_id in list(self._left):
+                self._store.save(self._left[chat_id])
+                del self._left[chat_id]
+            if self.chat.messages:
+                self.chat = replace(self.chat, id=self._store.save(self.chat).id)
+        except OSError as error:
+            self.unsaved = error
+            return False
+        self.unsaved = None
+        return True
 
     def rename(self, title: str) -> None:
         """Give the chat another title."""
@@ -249,9 +277,14 @@ class ChatSession:
 
     def _change(self, chat: Chat) -> None:
         """Save the chat, then take it for this one: what cannot be saved changes nothing."""
+        unsaved = None
         if self._store is not None and chat.messages:
-            chat = self._store.save(chat)
-        self.chat, self.unsaved = chat, None
+            try:
+                chat = self._store.save(chat)
+            except ChatsBusy as error:
+                # That passes: the next save, or `save_again`, writes this too.
+                unsaved = error
+        self.chat, self.unsaved = chat, unsaved
 
     def _keep(self, chat: Chat) -> None:
         """Go on with the chat even where it cannot be saved: an answer is not lost for that."""
@@ -260,6 +293,12 @@ class ChatSession:
             self._change(chat)
         except OSError as error:
             self.unsaved = error
+
+    def _leave(self) -> None:
+        """Another chat takes this one's place."""
+        if self.unsaved is not None:
+            self._left[self.chat.id] = self.chat
+        self.unsaved = None
 
     def _new_id(self) -> str:
         return "" if self._store is None else self._store.new_id()

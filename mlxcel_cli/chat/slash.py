@@ -84,6 +84,8 @@ def run_command(desk: Desk, text: str) -> Reply:
     command = COMMANDS.get(name)
     if command is None:
         raise InvalidParams(name, "is no command here; /help lists them. Nothing was sent")
+    # A command that reads the file must find in it what waits to be saved.
+    desk.session.save_again()
     return command.run(desk, argument.strip())
 
 

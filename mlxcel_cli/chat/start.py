@@ -83,6 +83,9 @@ def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
     knobs.request(None)
     session = ChatSession(store, knobs)
     _resume(session, store, options, words.chat_id)
+    if store is not None:
+        # From here on keys and pieces of answers would wait too.
+        store.wait_s = 0.0
     return ChatStart(
         session=session,
         store=store,

@@ -23,7 +23,12 @@ SCHEMA_VERSION = 1
 """Written into the file; a newer program's file is refused, not spoilt."""
 
 BUSY_S = 10.0
-"""How long a write waits for another program's."""
+"""How long a call waits for another program to let go of the file, unless it is told."""
+
+ONE_TRY_S = 0.02
+"""How long SQLite itself waits: as much as another chat's write takes. It hears no Ctrl-C then."""
+
+BETWEEN_TRIES_S = 0.05
 
 ID_BYTES = 4
 
@@ -53,6 +58,10 @@ class ChatsUnusable(OSError):
         super().__init__(errno.EIO, problem, str(path))
 
 
+class ChatsBusy(ChatsUnusable):
+    """Another program holds the file just now."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavedChat:
     """A line of the list of chats."""
@@ -71,10 +80,15 @@ class ChatStore:
     Args:
         path: the file; made with its folder at the first use.
         clock: seconds since 1970.
+        wait_s: how long a call waits for another program.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, *, clock: Callable[[], float] = time.time, wait_s: float = BUSY_S
+    ) -> None:
         self.path = path
+        self.wait_s = wait_s
+        """0 where somebody waits for keys meanwhile: a call then says at once that it cannot."""
         self._clock = clock
         self._revisions: dict[str, int] = {}
         self._saved: dict[str, Chat] = {}
@@ -90,6 +104,7 @@ class ChatStore:
             The chat; under another id where another program has changed it meanwhile.
 
         Raises:
+            ChatsBusy: another program holds the file; a later call saves what this one would.
             ChatsUnusable: the file cannot be written.
         """
         if self._saved.get(chat.id) == chat:
@@ -131,7 +146,7 @@ class ChatStore:
         """Saved chats, the last changed first; those whose title or text holds ``search``."""
         if not self.path.exists():
             return []
-        with self._transaction() as file:
+        with self._transaction("BEGIN") as file:
             rows = file.execute(
                 "SELECT id, title, model, changed_s, "
                 "(SELECT count(*) FROM messages WHERE chat = id) AS messages FROM chats "
@@ -155,7 +170,7 @@ class ChatStore:
         self._revisions.pop(chat_id, None)
 
     def _read(self, chat_id: str) -> tuple[Chat, int]:
-        with self._transaction() as file:
+        with self._transaction("BEGIN") as file:
             found = file.execute(
                 "SELECT id, title, system, model, revision FROM chats "
                 "WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id = ?1 DESC LIMIT 2",
@@ -196,27 +211,31 @@ class ChatStore:
         return chat
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+            file = sqlite3.connect(self.path, timeout=ONE_TRY_S, isolation_level=None)
             try:
                 self._prepare(file)
-                file.execute("BEGIN IMMEDIATE")
+                self._patiently(file, begin)
+                # A transaction that only reads takes its lock here.
+                self._patiently(file, "SELECT count(*) FROM sqlite_master")
                 yield file
-                file.execute("COMMIT")
+                self._patiently(file, "COMMIT")
             finally:
                 # Closing without COMMIT rolls back.
                 file.close()
         except ChatsUnusable:
             raise
         except (OSError, sqlite3.Error) as error:
+            if _is_busy(error):
+                raise ChatsBusy(self.path, "is held by another program just now") from error
             problem = f"cannot be used ({error}); --no-save chats without it"
             raise ChatsUnusable(self.path, problem) from error
 
     def _prepare(self, file: sqlite3.Connection) -> None:
         file.execute("PRAGMA foreign_keys = ON")
-        (version,) = file.execute("PRAGMA user_version").fetchone()
+        (version,) = self._patiently(file, "PRAGMA user_version")
         if version == SCHEMA_VERSION:
             return
         if version > SCHEMA_VERSION:
@@ -224,16 +243,33 @@ class ChatStore:
                 self.path, f"is of a newer mlxcel (format {version}); update, or use --no-save"
             )
         # Two programs may come here at once: who is first makes the tables.
-        file.execute("BEGIN IMMEDIATE")
-        (version,) = file.execute("PRAGMA user_version").fetchone()
+        self._patiently(file, "BEGIN IMMEDIATE")
+        (version,) = self._patiently(file, "PRAGMA user_version")
         if version == 0:
             for statement in _SCHEMA.strip().rstrip(";").split(";"):
                 file.execute(statement)
             file.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        file.execute("COMMIT")
+        self._patiently(file, "COMMIT")
         # Chats are private.
         with suppress(OSError):
             self.path.chmod(0o600)
+
+    def _patiently(self, file: sqlite3.Connection, statement: str) -> tuple[int, ...]:
+        """The first row of a statement that another program's work may keep waiting."""
+        end = time.monotonic() + self.wait_s
+        while True:
+            try:
+                return file.execute(statement).fetchone() or ()
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= end:
+                    raise
+            time.sleep(BETWEEN_TRIES_S)
+
+
+def _is_busy(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0)
+    # The low byte is the kind, what is above it says more.
+    return bool(code & 0xFF == sqlite3.SQLITE_BUSY)
 
 
 def _shared(before: tuple[ChatMessage, ...], after: tuple[ChatMessage, ...]) -> int:

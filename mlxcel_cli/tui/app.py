@@ -241,6 +241,8 @@ class ChatApp(App[int]):
         except (EngineError, OSError) as error:
             self.say(failure_text(error), is_error=True)
             return False
+        finally:
+            self.flow.watch_saving()
         if text.split()[0] in ("/help", "/?"):
             self.action_help()
         else:

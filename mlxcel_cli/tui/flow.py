@@ -19,7 +19,13 @@ from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
 from mlxcel_cli.tui.transcript import AnswerTurn, UserTurn
 
 if TYPE_CHECKING:
+    from textual.timer import Timer
+
     from mlxcel_cli.tui.app import ChatApp
+
+SAVE_AGAIN_S = 0.25
+TRIES_UNTOLD = 4
+"""A second: two windows that write at once need not be told of each other."""
 
 
 class Flow:
@@ -43,6 +49,9 @@ class Flow:
         """Whether a message waits for the model."""
         self._continues = False
         """Whether what waits is the rest of an answer."""
+        self._saving: Timer | None = None
+        """Runs while something waits for the file of chats."""
+        self._tries = 0
 
     def begin(self, new_answerer: Callable[[], Answerer]) -> None:
         """Start the engine's thread and load the first model."""
@@ -78,6 +87,7 @@ class Flow:
         except (EngineError, OSError) as error:
             self._app.say(failure_text(error), is_error=True)
             return False
+        self.watch_saving()
         await self._app.transcript.add(UserTurn(text, self._app.hints.unfold))
         await self.answer()
         return True
@@ -166,11 +176,30 @@ class Flow:
             turn, self._turn = self._turn, None
             await turn.end(answer)
             self._tell_unsaved()
+        self.watch_saving()
         self._app.refresh_status()
 
     def _tell_unsaved(self) -> None:
-        if self._session.unsaved is not None:
+        if self._session.unsaved is not None and not self._session.waits_for_file:
             self._app.say(failure_text(self._session.unsaved), is_error=True)
+
+    def watch_saving(self) -> None:
+        """Save what waits for the file of chats as soon as it can be; tell a long wait."""
+        if self._session.waits_for_file and self._saving is None:
+            self._saving = self._app.set_interval(SAVE_AGAIN_S, self._save_again)
+            self._tries = 0
+
+    def _save_again(self) -> None:
+        is_saved = self._session.save_again()
+        self._tries += 1
+        if is_saved and self._saving is not None:
+            self._saving.stop()
+            self._saving = None
+        if is_saved and self._tries > TRIES_UNTOLD:
+            self._app.say("The chat is saved now.")
+        if not is_saved and self._tries == TRIES_UNTOLD and self._session.unsaved is not None:
+            told = failure_text(self._session.unsaved)
+            self._app.say(f"{told}; what is said here is saved once it can be.", is_error=True)
 
     async def take_failure(self, message: JobFailed) -> None:
         """Tell an error; what was typed comes back where nothing was answered."""
@@ -183,6 +212,7 @@ class Flow:
             await self._app.redraw()
         else:
             await self._give_back()
+        self.watch_saving()
 
     async def stop(self) -> None:
         """Stop what runs: the answer, the wait for the model, the load."""
@@ -202,6 +232,7 @@ class Flow:
             elif turn is not None:
                 turn.say("stopped before the first token")
             self._tell_unsaved()
+            self.watch_saving()
         else:
             self.loading = ""
             self._app.say("Loading is stopped; /model NAME loads a model.")

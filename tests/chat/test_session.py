@@ -10,6 +10,7 @@ from mlxcel_cli.answers import Done, LookupRefused, Piece, PromptRead
 from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.store import ChatStore
+from tests.chat.locks import held_elsewhere
 
 TIMINGS = Timings(
     prompt_n=4, prompt_s=0.5, predicted_n=3, predicted_s=0.25, ttft_s=0.5, draft_n=6,
@@ -227,3 +228,66 @@ def test_no_way_to_end_an_answer_fails_where_it_cannot_be_saved(session, store, 
     store.path.write_bytes(b"no database" * 100)
     getattr(session, end)()
     assert end == "take_back" or session.chat.last_answer.text == "Hel"
+
+
+def test_what_is_said_while_another_program_holds_the_file_is_saved_later(session, store, clock):
+    session.ask("hi")
+    store.wait_s = 0.0
+    with held_elsewhere(store.path):
+        session.request()
+        session.take(Piece("Hel"))
+        clock.now_s += 2
+        session.take(Piece("lo"))
+        session.take(DONE)
+        session.ask("more")
+        assert session.waits_for_file
+        assert not session.save_again()
+    assert session.save_again()
+    assert not session.waits_for_file
+    assert session.unsaved is None
+    assert [one.text for one in saved(session, store).messages] == ["hi", "Hello", "more"]
+
+
+def test_a_chat_that_was_left_while_the_file_was_held_is_saved_too(session, store):
+    store.wait_s = 0.0
+    with held_elsewhere(store.path):
+        session.ask("first")
+        left = session.chat
+        session.start_new()
+        session.ask("second")
+    assert session.save_again()
+    assert ChatStore(store.path).load(left.id) == left
+    assert saved(session, store).last_asked == "second"
+
+
+def test_a_chat_that_waits_for_the_file_is_newer_than_what_the_file_holds(session, store):
+    session.ask("hi")
+    store.wait_s = 0.0
+    old = session.chat
+    with held_elsewhere(store.path):
+        session.rename("greeting")
+        session.start_new()
+    session.resume(old)
+    assert session.chat.title == saved(session, store).title == "greeting"
+
+
+def test_a_chat_that_waits_for_the_file_goes_on_beside_another_programs(session, store):
+    session.ask("hi")
+    other = ChatStore(store.path)
+    theirs = other.save(other.load(session.chat.id).asked("theirs"))
+    store.wait_s = 0.0
+    with held_elsewhere(store.path):
+        session.set_system("Be short.")
+    assert session.save_again()
+    assert session.chat.id != theirs.id
+    assert saved(session, store) == session.chat
+    assert other.load(theirs.id) == theirs
+
+
+def test_an_empty_chat_is_not_saved_with_what_waits(session, store):
+    store.wait_s = 0.0
+    with held_elsewhere(store.path):
+        session.ask("hi")
+        session.start_new()
+    assert session.save_again()
+    assert [one.messages for one in store.chats()] == [1]

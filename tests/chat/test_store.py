@@ -3,13 +3,16 @@
 import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from engine.errors import InvalidParams
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers
-from mlxcel_cli.chat.store import ChatStore, ChatsUnusable
+from mlxcel_cli.chat.store import ChatsBusy, ChatStore, ChatsUnusable
+from tests.chat.locks import held_elsewhere
 
 ROOT = Path(__file__).parents[2]
 
@@ -164,3 +167,43 @@ def test_what_has_no_utf8_is_kept_as_replacement_characters(store):
     assert [one.id for one in store.chats("\ud800")] == [chat.id]
     with pytest.raises(InvalidParams):
         store.load("\udc80")
+
+
+def test_a_file_that_another_program_holds_is_told_at_once_where_keys_wait(store):
+    store.save(Chat("aa").asked("a"))
+    store.wait_s = 0.0
+    with held_elsewhere(store.path):
+        for call in (
+            lambda: store.save(Chat("aa").asked("b")),
+            lambda: store.load("aa"),
+            store.chats,
+            lambda: store.delete("aa"),
+        ):
+            with pytest.raises(ChatsBusy, match="held by another program"):
+                call()
+    assert store.save(Chat("aa").asked("b")) == ChatStore(store.path).load("aa")
+
+
+def test_a_file_that_is_held_before_it_has_tables_is_told_too(store):
+    store.wait_s = 0.0
+    with held_elsewhere(store.path), pytest.raises(ChatsBusy):
+        store.save(Chat("aa").asked("a"))
+    assert store.save(Chat("aa").asked("a")) == store.load("aa")
+
+
+def test_chats_are_read_beside_another_program_that_is_about_to_write(store):
+    store.save(Chat("aa").asked("a"))
+    store.wait_s = 0.0
+    with held_elsewhere(store.path, "BEGIN IMMEDIATE"):
+        assert [one.id for one in store.chats()] == ["aa"]
+        assert store.load("aa").last_asked == "a"
+
+
+def test_a_call_that_may_wait_goes_on_once_the_file_is_free(store):
+    store.save(Chat("aa").asked("a"))
+    with ExitStack() as holding:
+        holding.enter_context(held_elsewhere(store.path))
+        freed = threading.Timer(0.3, holding.pop_all().close)
+        freed.start()
+        assert store.load("aa").last_asked == "a"
+        freed.join()
