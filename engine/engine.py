@@ -24,11 +24,7 @@ import mlx.core as mx
 from engine import guard
 from engine.commit import fail
 from engine.drafting import Drafting
-from engine.errors import (
-    EvalFailed,
-    InvalidParams,
-    RowError,
-)
+from engine.errors import EvalFailed, InvalidParams, RowError
 from engine.finish import context_is_full
 from engine.forwards import Forwards, readable
 from engine.handover import Handover
@@ -189,7 +185,8 @@ class Engine:
     def submit(self, seqs: Iterable[SeqId]) -> Ticket:
         """Dispatch one step of rows that decode; reads nothing (E1).
 
-        A step that cannot be dispatched gives a ticket whose rows fail when it is collected.
+        A step that cannot be dispatched gives a ticket whose rows fail when it is collected. A
+        row's third one before its first is collected is refused (`Steps.submit`).
         """
         return self._steps.submit([self._ledger.row(seq) for seq in seqs])
 

@@ -177,7 +177,7 @@ class Forwards:
             raise ticket.error
         if ticket.draw is None:
             # The rows it waited for are gone, so nothing else would draw it.
-            assert not any(ticket in row.in_flight[1:] for row in ticket.rows)
+            assert not ticket.waits, "no step goes behind one that waits"
             self.draw(ticket)
         assert ticket.draw is not None
         return ticket.draw.tokens

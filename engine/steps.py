@@ -5,20 +5,24 @@ On a CPU it is built and held: starting a step there takes the thread until the 
 operations are left (MLX 0.32 lets no more wait), and token n would be told a step late. It is
 started by ``flush``, once the caller has told token n, at the latest by the next ``submit``.
 What goes wrong while a step is dispatched or drawn is kept in its ticket and told when that is
-collected.
+collected. A row has at most two steps outstanding, and none goes behind a step whose own draw still
+waits for the host: there is no token yet that its forward could be fed.
 """
 
 from collections.abc import Iterable
 
 from engine import guard
 from engine.commit import fail
-from engine.errors import EvalFailed, RowError
+from engine.errors import EvalFailed, InvalidParams, RowError
 from engine.forwards import Forwards
 from engine.ledger import Ledger
 from engine.outcome import StepOutcome
 from engine.sampling.plan import DrawReading
 from engine.sequence import Phase, Sequence
 from engine.ticket import Ticket
+
+MAX_OUTSTANDING = 2
+"""Steps of a row that are submitted and not collected."""
 
 
 class Steps:
@@ -40,11 +44,14 @@ class Steps:
         """Dispatch one step of rows that decode.
 
         A step that cannot be dispatched gives a ticket whose rows fail when it is collected.
+
+        Raises:
+            InvalidParams: a row has two outstanding, or one that waits; nothing happened.
         """
         assert rows, "a step has at least one row"
-        assert all(
-            row.lost or (row.phase is Phase.DECODE and len(row.in_flight) < 2) for row in rows
-        )
+        assert all(row.lost or row.phase is Phase.DECODE for row in rows)
+        if not all(_takes_another(row) for row in rows):
+            raise InvalidParams("step", "a row has steps outstanding that must be collected first")
         self._ledger.fit()
         self.flush()
         is_held = self._holds and self._latest is not None
@@ -131,3 +138,8 @@ class Steps:
             ticket.error = EvalFailed(str(error))
         except RowError as error:
             ticket.error = error
+
+
+def _takes_another(row: Sequence) -> bool:
+    ahead = row.in_flight
+    return len(ahead) < MAX_OUTSTANDING and not any(ticket.waits for ticket in ahead)

@@ -50,3 +50,10 @@ class Ticket:
     def is_awaited(self) -> bool:
         """Whether a row still waits for it."""
         return any(self in row.in_flight for row in self.rows)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it cannot be drawn before an older step is read: a row's draw needs the host."""
+        if self.draw is not None or self.error is not None:
+            return False
+        return any(self in row.in_flight[1:] for row in self.rows)

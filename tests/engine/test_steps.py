@@ -55,6 +55,39 @@ def test_a_ticket_whose_rows_are_gone_is_not_read(monkeypatch):
     assert engine.collect(ticket) == []
 
 
+def test_a_row_s_third_step_before_its_first_is_collected_is_refused_and_changes_nothing():
+    engine = cycle_engine()
+    first, second = begun(engine, (3, 4), (5, 6))
+    tickets = [engine.submit([first]), engine.submit([first])]
+    with pytest.raises(InvalidParams, match="must be collected first"):
+        engine.submit([second, first])
+    tickets.append(engine.submit([second]))
+    assert [engine.collect(ticket)[0].token for ticket in tickets] == [6, 7, 8]
+
+
+def test_no_step_goes_behind_one_whose_draw_waits_for_the_host():
+    engine = cycle_engine()
+    watched, beside = begun(engine, (3, 4), (5, 6))
+    engine._ledger.row(watched).hooks = NoHooks()
+    one, two = engine.submit([watched]), engine.submit([watched, beside])
+    with pytest.raises(InvalidParams, match="must be collected first"):
+        engine.submit([beside])
+    assert [outcome.token for outcome in engine.collect(one)] == [6]
+    three = engine.submit([beside])
+    tokens = [[outcome.token for outcome in engine.collect(ticket)] for ticket in (two, three)]
+    assert tokens == [[7, 8], [9]]
+
+
+class NoHooks:
+    """Hooks that decide nothing: the row's draws wait for its newest token."""
+
+    def mask(self, ids):
+        return None
+
+    def finish(self, ids):
+        return None
+
+
 # -- steps that are held (on a CPU)
 
 
