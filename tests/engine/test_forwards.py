@@ -11,7 +11,6 @@ from engine.params import SamplingParams, SequenceParams
 from tests.engine.rigs import (
     Watched,
     assert_length_law,
-    byte_tokenizer,
     cycle_engine,
     prefill,
     run_alone,
@@ -54,11 +53,6 @@ def decode(engine, seq, steps: int, *, pipelined: bool = True) -> list:
         outcomes += engine.collect(ticket)
         ticket = later
     return outcomes
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.mark.parametrize("pipelined", [True, False])

@@ -10,14 +10,9 @@ from engine.outcome import Usage
 from engine.params import LoopRule, SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
 from engine.session import Answer, PrefillProgress, Session, SessionEvent, TextDelta
-from tests.engine.rigs import Watched, byte_tokenizer, cycle_engine, tiny_engine
+from tests.engine.rigs import Watched, cycle_engine, tiny_engine
 
 A = ord("a")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

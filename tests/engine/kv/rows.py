@@ -1,6 +1,7 @@
 """Rows of a storage driven by hand: forwards of a real tiny model without an engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -34,6 +35,21 @@ class Rows:
     def another(self, kind: str) -> "Rows":
         """The same model over an empty storage."""
         return Rows(kind, model=self.model)
+
+    @contextmanager
+    def falling_over(self) -> Iterator[None]:
+        """For a while its forwards raise RuntimeError once they are built."""
+        model = self.model
+
+        def falls_over(tokens: mx.array, cache: object) -> mx.array:
+            model(tokens, cache=cache)
+            raise RuntimeError("the device fell over")
+
+        self.model = falls_over
+        try:
+            yield
+        finally:
+            self.model = model
 
     def open(self, *tokens: int) -> int:
         """A row that holds ``tokens``."""

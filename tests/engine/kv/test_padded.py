@@ -17,12 +17,6 @@ PADS = [kind for kind in KINDS if kind != "recurrent"]
 every_kind = pytest.mark.parametrize("kind", PADS)
 
 
-@pytest.fixture(scope="module")
-def models():
-    """One model per kind; storages are made afresh."""
-    return {kind: Rows(kind).model for kind in KINDS}
-
-
 def held(layer, slot: int, tokens: int) -> list[np.ndarray]:
     """A row's entries of one attention layer, as far as it holds tokens."""
     last = tokens if layer.keys.shape[2] >= tokens else layer.keys.shape[2]
@@ -114,16 +108,8 @@ def test_k2_a_forward_that_raises_changes_no_length_and_no_later_answer(kind, mo
     for one in (rows, spared):
         one.open(*prompt(20))
         one.open(*prompt(7, 1))
-    model = rows.model
-
-    def falls_over(tokens: mx.array, cache: object) -> mx.array:
-        model(tokens, cache=cache)
-        raise RuntimeError("the device fell over")
-
-    rows.model = falls_over
-    with pytest.raises(RuntimeError):
+    with rows.falling_over(), pytest.raises(RuntimeError):
         rows.padded({0: [1, 2, 3], 1: [4]})
-    rows.model = model
     assert [rows.storage.length(slot) for slot in (0, 1)] == [20, 7]
     after, clean = rows.step({0: 1, 1: 2}), spared.step({0: 1, 1: 2})
     for slot in (0, 1):

@@ -11,12 +11,6 @@ from tests.engine.kv.rows import KINDS, WINDOW, Rows, assert_close, prompt
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture(scope="module")
-def models():
-    """One model per kind; storages are made afresh."""
-    return {kind: Rows(kind).model for kind in KINDS}
-
-
 @every_kind
 def test_k1_lengths_change_only_by_forwards_a_row_takes_part_in(kind, models):
     rows = Rows(kind, model=models[kind])
@@ -36,16 +30,8 @@ def test_k1_lengths_change_only_by_forwards_a_row_takes_part_in(kind, models):
 def test_k2_a_forward_that_raises_changes_no_length_and_no_later_answer(kind, batched, models):
     rows = Rows(kind, model=models[kind])
     first, second = rows.open(*prompt(20)), rows.open(*prompt(7, 1))
-    model = rows.model
-
-    def falls_over(tokens: mx.array, cache: object) -> mx.array:
-        model(tokens, cache=cache)
-        raise RuntimeError("the device fell over")
-
-    rows.model = falls_over
-    with pytest.raises(RuntimeError):
+    with rows.falling_over(), pytest.raises(RuntimeError):
         rows.step({first: 1, second: 2}) if batched else rows.feed(first, 1, 2, 3)
-    rows.model = model
     assert [rows.storage.length(slot) for slot in (first, second)] == [20, 7]
     spared = rows.another(kind)
     spared.open(*prompt(20))

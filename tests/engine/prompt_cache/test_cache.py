@@ -16,17 +16,12 @@ from tests.engine.prompt_cache.cache_rigs import (
     prompt,
     served,
 )
-from tests.engine.rigs import Watched, byte_tokenizer
+from tests.engine.rigs import Watched
 from tests.engine.scheduler.scheduler_rigs import Clock
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 CUT = ("dense", "window as a mask")
 WHOLE = ("ring", "recurrent")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @each_kind

@@ -11,17 +11,12 @@ from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CONVERSATION
 from engine.session import Answer, Session, TextDelta
 from tests.engine.handover_rigs import KINDS, engine_of
-from tests.engine.rigs import Watched, byte_tokenizer, cycle_engine
+from tests.engine.rigs import Watched, cycle_engine
 
 GLUE = (5, 6, 7)
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.9, seed=11)
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 class Chat:

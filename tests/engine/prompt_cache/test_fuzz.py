@@ -14,7 +14,6 @@ from tests.engine.prompt_cache.cache_rigs import (
     served,
     without_cache,
 )
-from tests.engine.rigs import byte_tokenizer
 from tests.engine.scheduler.scheduler_rigs import Told
 
 NEAR_TIE = 1e-3
@@ -23,11 +22,6 @@ NEAR_TIE = 1e-3
 ROUNDS = 14
 
 SYSTEM = tuple((11 * i + 5) % 250 for i in range(24))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 class Writer:

@@ -14,14 +14,8 @@ from tests.engine.prompt_cache.cache_rigs import (
     prompt,
     served,
 )
-from tests.engine.rigs import byte_tokenizer
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from tests.engine.lookup_rigs import (
 from tests.engine.rigs import (
     Watched,
     assert_length_law,
-    byte_tokenizer,
     cycle_engine,
     prefill,
 )
@@ -29,11 +28,6 @@ PERIOD = 16
 CYCLE = (*range(PERIOD), 0)
 """Each token has been followed by the next one, once."""
 CHEAP = WidthCosts((1.1, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def next_in_cycle(seen: list[int], room: int) -> list[int]:

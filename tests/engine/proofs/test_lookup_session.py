@@ -8,17 +8,12 @@ from engine.lookup.reference import ReferenceText
 from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from engine.session import Answer, Session
-from tests.engine.rigs import Watched, byte_tokenizer, cycle_engine, tiny_engine
+from tests.engine.rigs import Watched, cycle_engine, tiny_engine
 
 PROMPT = tuple(b"abcdefghabc")
 AUTO = SpeculationParams()
 CHEAP = WidthCosts((1.0, 1.1, 1.1, 1.2, 1.2, 1.3, 1.3, 1.4))
 DEAR = WidthCosts(tuple(float(width) for width in range(1, 9)))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

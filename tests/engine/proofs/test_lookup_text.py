@@ -17,7 +17,7 @@ from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from tests.engine.lookup_rigs import assert_same, decode, lookup, oracle
 from tests.engine.proofs.schedules import OddTokens
-from tests.engine.rigs import byte_tokenizer, loaded, tiny_engine, tiny_model
+from tests.engine.rigs import loaded, tiny_engine, tiny_model
 
 MIXES = (
     {},
@@ -43,11 +43,6 @@ MODELS = {
     "gemma3 below four windows": ("gemma3", 64),
     "gemma3 ring": ("gemma3", 512),
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture(scope="module")

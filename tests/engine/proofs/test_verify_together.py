@@ -24,7 +24,6 @@ from tests.engine.rigs import (
     Watched,
     assert_length_law,
     begun,
-    byte_tokenizer,
     cycle_engine,
     loaded,
     prefill,
@@ -51,11 +50,10 @@ SAMPLERS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def engines(request: pytest.FixtureRequest, tokenizer: Any) -> Any:
     """Two engines on one model: of the rows together, and of each alone."""
     family, context = KINDS[request.param]
     model = tiny_model(family, hidden_size=32, intermediate_size=64)
-    tokenizer = byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
     return [Engine(loaded(model, family, context=context, tokenizer=tokenizer)) for _ in range(2)]
 
 

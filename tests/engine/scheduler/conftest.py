@@ -1,18 +1,10 @@
 """Engines whose text is known."""
 
-from pathlib import Path
-
 import pytest
 
 from engine.engine import Engine
 from engine.text.tokenizer import Tokenizer
-from tests.engine.rigs import byte_tokenizer, cycle_engine
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path) -> Tokenizer:
-    """One token a byte."""
-    return byte_tokenizer(tmp_path)
+from tests.engine.rigs import cycle_engine
 
 
 @pytest.fixture

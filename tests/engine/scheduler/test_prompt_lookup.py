@@ -9,7 +9,6 @@ from engine.finish import FinishCause
 from engine.lookup.drafter import PromptLookup
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.prompt_lookup import INDEX_SLICE_TOKENS
-from tests.engine.rigs import byte_tokenizer
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     PLAIN,
@@ -24,11 +23,6 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
     ticks_until,
 )
 from tests.engine.scheduler.scheduler_rigs import Served
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

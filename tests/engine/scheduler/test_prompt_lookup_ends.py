@@ -8,7 +8,7 @@ from engine.finish import FinishCause
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import Cancelled, Delta
-from tests.engine.rigs import Watched, byte_tokenizer
+from tests.engine.rigs import Watched
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     PLAIN,
@@ -22,11 +22,6 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
     ticks_until,
 )
 from tests.engine.scheduler.scheduler_rigs import Served
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

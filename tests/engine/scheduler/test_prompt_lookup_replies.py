@@ -14,7 +14,7 @@ from engine.params import SamplingParams, SequenceParams
 from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from tests.engine.rigs import byte_tokenizer, tiny_engine
+from tests.engine.rigs import tiny_engine
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     PLAIN,
@@ -28,11 +28,6 @@ from tests.engine.scheduler.scheduler_rigs import Served, Told, alone, mixed_req
 
 LOOPING = tuple(b"the cat sat on the mat, the cat sat on the ")
 """Tiny random models fall into loops after some tokens, which is when they copy."""
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def run(one: Served, requests: list[SequenceParams]) -> list[Told]:

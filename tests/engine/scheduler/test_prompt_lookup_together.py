@@ -5,7 +5,7 @@ import pytest
 from engine.errors import InternalFault
 from engine.kv.pool import CAPACITY_STEP
 from engine.lookup.widths import WidthCosts
-from tests.engine.rigs import begun, byte_tokenizer
+from tests.engine.rigs import begun
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     Watch,
@@ -17,11 +17,6 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
     served,
     ticks_until,
 )
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def test_one_forward_verifies_all_drafts_and_is_the_others_step(tokenizer):

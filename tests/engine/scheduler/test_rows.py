@@ -7,15 +7,10 @@ from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.job import Job
 from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.rows import Rows
-from tests.engine.rigs import byte_tokenizer, prefill, tiny_engine
+from tests.engine.rigs import prefill, tiny_engine
 from tests.engine.scheduler.scheduler_rigs import Clock
 
 IDS = tuple(range(20))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from engine.errors import EvalFailed, InvalidParams
 from engine.lookup.widths import WidthCosts
 from engine.scheduler.settings import LookupSettings
-from tests.engine.rigs import Watched, byte_tokenizer
+from tests.engine.rigs import Watched
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     PLAIN,
@@ -21,11 +21,6 @@ from tests.engine.scheduler.prompt_lookup_rigs import (
 
 CHEAP = WidthCosts((1.0, 1.1, 1.1, 1.2, 1.2, 1.3, 1.3, 1.4))
 DEAR = WidthCosts(tuple(float(width) for width in range(1, 9)))
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
 
 
 def widths(watched: Watched) -> list[int]:
