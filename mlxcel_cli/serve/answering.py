@@ -1,6 +1,7 @@
 """Writes one response from a channel's events: as server-sent events, or whole."""
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,21 +15,23 @@ from engine.text.thinking import ThinkingFilter, ThinkingMarks
 from mlxcel_cli.serve.asking import Asked
 from mlxcel_cli.serve.channel import Channel, ChannelEvent
 from mlxcel_cli.serve.choices import Choice, usage_body
+from mlxcel_cli.serve.dialects import error_body
 from mlxcel_cli.serve.errors import ApiError, api_error
+from mlxcel_cli.serve.life_signs import EarlyHead, LifeSigns
 from mlxcel_cli.serve.messages import Refused
 from mlxcel_cli.serve.reading import Reading
 from mlxcel_cli.serve.schema.requests import StreamOptions
 from mlxcel_cli.serve.schema.responses import PromptProgress, UsageField
 from mlxcel_cli.serve.served_model import ServedModel
-from mlxcel_cli.serve.server import Server
+from mlxcel_cli.serve.server import REQUEST_ID, Server
 from mlxcel_cli.serve.shapes import Shape, usage_so_far
+
+logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 FIRST_EVENT_S = 2.0
 """How long a stream waits for a sign of the engine before it commits to status 200."""
-HALF_CLOSED_PING_S = 1.0
-"""How often a stream whose client has closed its half carries a sign of life."""
 SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -193,23 +196,35 @@ def failure_of(event: ChannelEvent) -> ApiError | None:
     return None
 
 
-async def answer_whole(server: Server, plan: Answerable) -> web.Response:
+async def answer_whole(
+    request: web.Request, server: Server, plan: Answerable
+) -> web.StreamResponse:
     """The response in one piece.
 
     Raises:
-        ApiError: the request failed.
+        ApiError: the request failed before its head was sent.
     """
     telling = plan.telling()
     channel = server.worker.open(plan.asked.rows)
+    head = EarlyHead(request, channel.wake)
     try:
         while not telling.is_over:
-            for _ in telling.lines(await channel.take(None)):
+            for _ in telling.lines(await channel.take(head.patience_s())):
                 pass
+            await head.show()
     finally:
         server.worker.close(channel)
-    if telling.failure is not None:
-        raise telling.failure
-    return json_response(telling.whole())
+    failure = telling.failure
+    if not head.is_sent:
+        if failure is not None:
+            raise failure
+        return json_response(telling.whole())
+    value = (
+        telling.whole()
+        if failure is None
+        else error_body(request.path, failure, request[REQUEST_ID])[1]
+    )
+    return await head.end(msgspec.json.encode(value))
 
 
 async def answer_stream(
@@ -236,7 +251,6 @@ class _Stream:
         self._channel = channel
         self._telling = telling
         self._response = web.StreamResponse(headers=SSE_HEADERS)
-        self._written_s = 0.0
 
     async def run(self) -> web.StreamResponse:
         telling = self._telling
@@ -245,36 +259,37 @@ class _Stream:
         if telling.failure is not None:
             raise telling.failure
         await self._response.prepare(self._request)
-        self._written_s = asyncio.get_running_loop().time()
+        signs = LifeSigns(self._request, self._channel.wake)
         while True:
             if telling.is_over:
                 lines += telling.end()
-            await self._write(b"".join(lines))
+            if lines:
+                await self._write(b"".join(lines))
+                signs.sent()
             if telling.is_over:
                 break
-            events = await self._channel.take(self._patience_s())
-            lines = list(telling.lines(events))
-            if not lines and self._patience_s() == 0:
+            events = await self._channel.take(self._patience_s(signs))
+            lines = self._lines(events)
+            if not lines and self._patience_s(signs) == 0:
                 lines = [telling.ping]
         await self._response.write_eof()
         return self._response
 
-    def _patience_s(self) -> float | None:
-        """Seconds until the client is owed a sign of life; None: it is owed none."""
-        interval_s = self._settings.sse_ping_interval
-        if getattr(self._request.protocol, "is_half_closed", False):
-            # It may be gone: only what is sent to it tells.
-            interval_s = HALF_CLOSED_PING_S
-        if interval_s <= 0:
-            return None
-        silent_s = asyncio.get_running_loop().time() - self._written_s
-        return max(0.0, interval_s - silent_s)
+    def _lines(self, events: Iterable[ChannelEvent]) -> list[bytes]:
+        """What events make of the stream; a fault of ours ends it as a failed answer does."""
+        try:
+            return list(self._telling.lines(events))
+        except Exception as error:
+            # The head is sent: no other response can take the place of this one.
+            logger.exception("%s %s failed", self._request.method, self._request.path)
+            self._telling.failure = api_error(error)
+            return []
+
+    def _patience_s(self, signs: LifeSigns) -> float | None:
+        return signs.patience_s(self._settings.sse_ping_interval)
 
     async def _write(self, data: bytes) -> None:
         """Send; a client that does not read for too long is dropped."""
-        if not data:
-            return
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._settings.slow_reader_timeout):
                 await self._response.write(data)
@@ -283,7 +298,6 @@ class _Stream:
             if transport is not None:
                 transport.abort()
             raise ConnectionResetError("the client does not read its stream") from None
-        self._written_s = loop.time()
 
 
 def sse_event(value: object) -> bytes:

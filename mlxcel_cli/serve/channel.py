@@ -51,11 +51,15 @@ class Channel:
         if len(self._events) >= CAPACITY and not self._is_held and self._running:
             self._is_held = True
             self._hold(self.running)
-        if self._wakes is not None and not self._wakes.done():
-            self._wakes.set_result(None)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let who waits look again, whether there is something or not."""
+        if self._wakes is not None:
+            _wake(self._wakes)
 
     async def take(self, timeout_s: float | None) -> list[ChannelEvent]:
-        """All that is there, after waiting for something; empty when time is up.
+        """All that is there, after waiting for something; empty when time is up or on `wake`.
 
         Args:
             timeout_s: None: wait for ever.

@@ -4,10 +4,12 @@ A client that has sent its request may close its half of the connection and wait
 A client that is gone looks the same until something is sent to it. So while an answer is written to
 such a client and nothing of it was sent, it is sent ``100 Continue`` now and then, which every
 HTTP/1.1 client has to skip: the system of one that is gone refuses it, and the answer is cancelled.
+Handlers do the rest (`life_signs`): answers that have begun, and HTTP/1.0, which skips nothing.
 """
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from http import HTTPStatus
 from socket import socket
 from typing import Any
@@ -16,7 +18,6 @@ import msgspec
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractAccessLogger
 
-from mlxcel_cli.serve.answering import json_response
 from mlxcel_cli.serve.dialects import error_body
 from mlxcel_cli.serve.errors import SERVER, ApiError
 from mlxcel_cli.serve.listening import BACKLOG
@@ -29,14 +30,12 @@ LAST_PROBE_S = 1.0
 """Between two probes, at first and at most; each wait is twice the one before."""
 LINGER_S = 2.0
 """How long the rest of a body is taken that was refused, so that its client reads why."""
-OLD_CLIENT_S = 2.0
-"""How long a half-closed HTTP/1.0 client, which cannot be probed, is answered without a byte."""
 
 
 class Connection(web.RequestHandler):
     """aiohttp's protocol, with the limits and words of this server."""
 
-    __slots__ = ("_head_timer", "_probe_timer", "is_half_closed")
+    __slots__ = ("_head_timer", "_probe_timer", "is_half_closed", "on_half_closed")
 
     def __init__(self, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -44,6 +43,8 @@ class Connection(web.RequestHandler):
         self._probe_timer: asyncio.TimerHandle | None = None
         self.is_half_closed = False
         """Whether the client will send nothing more."""
+        self.on_half_closed: Callable[[], None] | None = None
+        """Told that it will not; set by who answers it now."""
 
     # -- what the client sends
 
@@ -66,7 +67,9 @@ class Connection(web.RequestHandler):
             # Reading was paused and goes on: the end is there once more.
             return True
         self.is_half_closed = True
-        self._probe(0.0, FIRST_PROBE_S)
+        self._probe(FIRST_PROBE_S)
+        if self.on_half_closed is not None:
+            self.on_half_closed()
         return True
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -83,6 +86,7 @@ class Connection(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Write a response; the last one to a half-closed client closes the connection."""
+        self.on_half_closed = None
         if self.is_half_closed and not self._messages:
             resp.force_close()
         done = await super().finish_response(request, resp, start_time)
@@ -104,7 +108,8 @@ class Connection(web.RequestHandler):
             told = ApiError(reason, "The request failed.", kind=SERVER, code="internal_error")
         else:
             told = ApiError(reason, message or reason.phrase, code="bad_http")
-        response = json_response(error_body(request.path, told, "")[1], status)
+        body = msgspec.json.encode(error_body(request.path, told, "")[1])
+        response = web.Response(body=body, status=status, content_type="application/json")
         response.force_close()
         return response
 
@@ -143,23 +148,25 @@ class Connection(web.RequestHandler):
         self.transport.write(head.encode() + body)
         self.force_close()
 
-    def _probe(self, waited_s: float, next_s: float) -> None:
+    def _probe(self, next_s: float) -> None:
         """See whether a half-closed client is still there."""
         self._probe_timer = None
         request = self._current_request
         if self.transport is None:
             return
-        is_silent = request is not None and not request.writer.output_size
-        is_old = request is not None and request.version < HttpVersion11
-        if self._is_idle or (is_old and is_silent and waited_s >= OLD_CLIENT_S):
+        if self._is_idle:
             self.force_close()
             return
         self._end_bodies()
-        if is_silent and not is_old:
+        if request is not None and _can_be_probed(request):
             self.transport.write(PROBE)
         self._probe_timer = self._loop.call_later(
-            next_s, self._probe, waited_s + next_s, min(LAST_PROBE_S, 2 * next_s)
+            next_s, self._probe, min(LAST_PROBE_S, 2 * next_s)
         )
+
+
+def _can_be_probed(request: web.BaseRequest) -> bool:
+    return request.version >= HttpVersion11 and not request.writer.output_size
 
 
 async def accept(

@@ -168,22 +168,6 @@ def test_a_connection_between_requests_has_no_deadline(monkeypatch):
         assert asyncio.run(spoken(data, wait_s=0.5)) == b"it is still open"
 
 
-def test_a_stream_to_an_old_client_that_closed_its_half_goes_on_while_it_is_read(monkeypatch):
-    monkeypatch.setattr(connections, "OLD_CLIENT_S", 0.1)
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for piece in range(5):
-            await response.write(b"%d" % piece)
-            await asyncio.sleep(0.1)
-        return response
-
-    answer = asyncio.run(spoken(b"GET / HTTP/1.0\r\n\r\n", handler=handler, ends=True))
-    assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
-    assert answer.endswith(b"\r\n\r\n01234")
-
-
 def test_what_clients_do_wrong_leaves_no_traceback_in_the_log(start_server):
     server = start_server("--no-warmup", "--slow-reader-timeout", "0.5", faults={"step_s": 0.001})
     kept = raw_post(b"{}", b"Content-Encoding: gzip").replace(b"Connection: close\r\n", b"")

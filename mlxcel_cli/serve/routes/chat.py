@@ -24,7 +24,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     plan = await _plan(server, chat, ticket, len(raw))
     if chat.stream:
         return await answer_stream(request, server, plan)
-    return await answer_whole(server, plan)
+    return await answer_whole(request, server, plan)
 
 
 async def _plan(server: Server, chat: ChatRequest, ticket: Ticket, nbytes: int) -> Plan:

@@ -28,7 +28,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     plan = await _plan(server, body, ticket, len(raw))
     if body.stream:
         return await answer_stream(request, server, plan)
-    return await answer_whole(server, plan)
+    return await answer_whole(request, server, plan)
 
 
 async def _plan(server: Server, body: CompletionRequest, ticket: Ticket, nbytes: int) -> Plan:

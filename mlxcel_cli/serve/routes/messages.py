@@ -38,7 +38,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     )
     if body.stream:
         return await answer_stream(request, server, plan)
-    return await answer_whole(server, plan)
+    return await answer_whole(request, server, plan)
 
 
 async def count_tokens(request: web.Request) -> web.Response:

@@ -43,4 +43,4 @@ async def _answer(
     plan = NativePlan(asked, body, model, name, is_list=len(prompts) > 1)
     if body.stream:
         return await answer_stream(request, server, plan)
-    return await answer_whole(server, plan)
+    return await answer_whole(request, server, plan)
