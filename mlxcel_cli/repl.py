@@ -5,14 +5,11 @@ during one answer ends the program at once.
 """
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import FrameType
-from typing import Protocol, TextIO
+from collections.abc import Iterator, MutableMapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TextIO
 
 from engine.errors import EngineError
 from engine.models.progress import Progress
@@ -20,125 +17,25 @@ from mlxcel_cli.answer_writers import TextWriter
 from mlxcel_cli.answers import Done, LookupRefused, ModelReport, Piece, PromptRead
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.blocks import MessageReader
-from mlxcel_cli.chat.completion import completions
 from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.chat.stats_text import NATURAL_ENDS, finish_note, speed_text
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.generation import merge_pieces
+from mlxcel_cli.line_input import Lines, PipedLines, TypedLines
 from mlxcel_cli.output import Output
-from mlxcel_cli.plain_text import encodable
 from mlxcel_cli.progress_text import progress_text
+from mlxcel_cli.stop_key import StopKey
 
 PROMPT = ">>> "
 GOES_ON = "... "
 HISTORY_FILE = "history"
 DUMB = ("dumb", "unknown")
 """Names of terminals that know no escape codes; prompt-toolkit's own list."""
-GREETING = 'Type a message; /help lists commands, /bye leaves, """ begins and ends several lines.'
 
 TURN_ERRORS = (EngineError, OSError, MemoryError)
 """What ends a turn and not the chat."""
-
-
-class Lines(Protocol):
-    """Where a user's lines come from."""
-
-    greeting: str
-    """What is said before the first."""
-
-    takes_keys: bool
-    """Whether a user sits there, whose Ctrl-C is meant for what runs and not for the program."""
-
-    def read(self, prompt: str, draft: str) -> str:
-        """The next line.
-
-        Args:
-            prompt: what stands before it.
-            draft: what it holds at first.
-
-        Raises:
-            EOFError: there are no more.
-            KeyboardInterrupt: the user dropped the line.
-        """
-
-
-class PipedLines:
-    """Lines of a pipe or file; nothing is prompted for."""
-
-    takes_keys = False
-
-    def __init__(self, stdin: TextIO) -> None:
-        reconfigure = getattr(stdin, "reconfigure", None)
-        if reconfigure is not None:
-            # One line of broken bytes is no reason to answer none of the others.
-            reconfigure(errors="replace")
-        self._stdin = stdin
-        end = "stdout" if stdin.isatty() else "stdin"
-        self.greeting = f"mlxcel: {end} is no terminal: each line is a message"
-
-    def read(self, prompt: str, draft: str) -> str:
-        """The next line."""
-        del prompt, draft
-        line = self._stdin.readline()
-        if not line:
-            raise EOFError
-        return line.rstrip("\r\n")
-
-
-class TypedLines:
-    """Lines typed at a terminal, with history and completion.
-
-    Args:
-        history: the file of earlier lines; None keeps them in memory.
-        is_dumb: whether the terminal knows no escape codes.
-    """
-
-    greeting = GREETING
-    takes_keys = True
-
-    def __init__(self, history: Path | None, *, is_dumb: bool = False) -> None:
-        # It costs 0.1 s, which pipes need not pay.
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.application import create_app_session
-        from prompt_toolkit.completion import Completer, Completion
-        from prompt_toolkit.document import Document
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
-        from prompt_toolkit.output.plain_text import PlainTextOutput
-
-        class Kept(FileHistory):
-            """What cannot be kept on the disk is kept in memory."""
-
-            def load_history_strings(self) -> Iterable[str]:
-                with suppress(OSError):
-                    return super().load_history_strings()
-                return ()
-
-            def store_string(self, string: str) -> None:
-                with suppress(OSError):
-                    super().store_string(string)
-
-        class Words(Completer):
-            def get_completions(self, document: Document, _: object) -> Iterator[Completion]:
-                start, found = completions(document.text_before_cursor)
-                for one in found:
-                    yield Completion(one, start_position=-len(start))
-
-        if history is not None:
-            with suppress(OSError):
-                history.parent.mkdir(parents=True, exist_ok=True)
-        # Its own output for dumb terminals still shows the cursor, by a code.
-        with create_app_session(output=PlainTextOutput(sys.stdout) if is_dumb else None):
-            self._session: PromptSession[str] = PromptSession(
-                history=InMemoryHistory() if history is None else Kept(str(history)),
-                completer=Words(),
-                complete_while_typing=False,
-            )
-
-    def read(self, prompt: str, draft: str) -> str:
-        """The next line."""
-        return encodable(self._session.prompt(prompt, default=draft))
 
 
 @dataclass(slots=True)
@@ -152,6 +49,10 @@ class LineChat:
     is_remote: bool = False
     status: int = ExitCode.OK
     """The last failed turn's exit status, for scripts."""
+    _key: StopKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._key = StopKey(self.lines.drop_line)
 
     def run(self) -> int:
         """Load the model, then answer until the lines end; the exit status.
@@ -159,11 +60,12 @@ class LineChat:
         Raises:
             EngineError, OSError: the model cannot be loaded.
         """
-        self._load()
-        self.output.note(self.lines.greeting)
-        for message, is_quoted in self._messages():
-            if not self._take(message, is_quoted=is_quoted):
-                break
+        with self._key if self.lines.takes_keys else nullcontext():
+            self._load()
+            self.output.note(self.lines.greeting)
+            for message, is_quoted in self._messages():
+                if not self._take(message, is_quoted=is_quoted):
+                    break
         return self.status
 
     def _messages(self) -> Iterator[tuple[str, bool]]:
@@ -172,10 +74,9 @@ class LineChat:
         draft = self.start.draft
         while True:
             try:
-                line = self.lines.read(GOES_ON if reader.is_open else PROMPT, draft)
+                line = self.lines.read(GOES_ON if reader.is_open else PROMPT, draft, self._key)
             except KeyboardInterrupt:
-                reader.discard()
-                self.output.note("(dropped; /bye or Ctrl-D leaves)")
+                self._drop(reader)
                 continue
             except EOFError:
                 if (message := reader.flush()) is not None:
@@ -186,6 +87,12 @@ class LineChat:
             if (message := reader.push(line)) is not None:
                 yield message, reader.was_quoted
                 draft, self._restored = self._restored, ""
+            elif self._key.pressed:
+                self._drop(reader)
+
+    def _drop(self, reader: MessageReader) -> None:
+        reader.discard()
+        self.output.note("(dropped; /bye or Ctrl-D leaves)")
 
     _restored: str = ""
 
@@ -229,7 +136,7 @@ class LineChat:
         if not self.lines.takes_keys:
             self._watch_load()
             return
-        with StopKey(self.answerer.stop):
+        with self._key.stopping(self.answerer.stop):
             self._watch_load()
         if self.start.session.model is None:
             self.output.clear_progress()
@@ -266,7 +173,7 @@ class LineChat:
         writer = TextWriter(self.output, show_reasoning=bool(self.start.options.show_reasoning))
         try:
             stream = self.answerer.answer(session.request(continues=continues))
-            with StopKey(self.answerer.stop) as key:
+            with self._key.stopping(self.answerer.stop):
                 for burst in stream.bursts():
                     for event in merge_pieces(burst):
                         shown = self._show(event, writer, skips=continues)
@@ -276,7 +183,7 @@ class LineChat:
             writer.broke_off()
             self._tell(error)
             return
-        if key.pressed:
+        if self._key.pressed:
             session.stop()
             writer.broke_off()
         self._close_turn()
@@ -330,34 +237,6 @@ class LineChat:
         self.output.clear_progress()
         self.output.note(f"mlxcel: {failure_text(error)}")
         self.status = exit_code(error)
-
-
-class StopKey:
-    """While an answer is written: the first Ctrl-C stops it, the second ends the process.
-
-    The handler raises nothing: an exception in the middle of a save would leave half of it.
-    """
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._before: object = None
-        self.pressed = False
-
-    def __enter__(self) -> "StopKey":
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._on_signal)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if callable(self._before):
-            signal.signal(signal.SIGINT, self._before)
-
-    def _on_signal(self, signum: int, _: FrameType | None) -> None:
-        if self.pressed:
-            os._exit(128 + signum)
-        self.pressed = True
-        self._stop()
 
 
 def chat_lines(

@@ -1,8 +1,10 @@
 """Line mode: pipes, terminals, Ctrl-C, errors; nothing but the answers on stdout."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pexpect
@@ -178,6 +180,56 @@ def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(typed):
     child.expect(">>>")
     child.send("/bye\r")
     child.expect(pexpect.EOF)
+
+
+ENDLESS = {"FAKE_PAUSE": "0.05", "FAKE_ANSWER": "word " * 2000}
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.003, 0.01, 0.02, 0.03, 0.05, 0.1])
+def test_ctrl_c_right_behind_a_line_stops_its_answer(typed, delay_s):
+    # Until the line editor has put the terminal back it is a key, then a signal.
+    child = typed(**ENDLESS)
+    child.delaybeforesend = None
+    for _ in range(3):
+        child.send("go\r")
+        time.sleep(delay_s)
+        child.send("\x03")
+        child.expect(r"stopped (before the first token|after \d+ tokens)")
+        child.expect_exact(">>>")
+    child.send("/bye\r")
+    child.expect(pexpect.EOF)
+    assert "Traceback" not in child.before
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_what_is_typed_behind_ctrl_c_is_the_next_line(typed):
+    child = typed(**ENDLESS)
+    child.send("go\r\x03/by")
+    child.expect("stopped before the first token")
+    child.expect_exact(">>> /by")
+    child.send("e\r")
+    child.expect(pexpect.EOF)
+
+
+def test_ctrl_c_right_behind_a_line_between_quotes_drops_them_all(typed):
+    child = typed()
+    child.send('"""half\r\x03')
+    child.expect("dropped")
+    child.expect_exact(">>>")
+    child.send("whole\r")
+    child.expect_exact("You said: whole (5 characters)")
+
+
+def test_sigint_from_elsewhere_at_the_prompt_drops_the_line(typed):
+    child = typed()
+    child.send("half")
+    child.expect_exact("half")
+    child.kill(signal.SIGINT)
+    child.expect("dropped")
+    child.expect_exact(">>>")
+    child.send("whole\r")
+    child.expect_exact("You said: whole (5 characters)")
 
 
 def test_several_lines_are_typed_between_quotes(typed):

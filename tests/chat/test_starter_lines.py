@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pexpect
@@ -159,6 +160,21 @@ def test_ctrl_c_before_the_first_token_keeps_the_question(typed, tmp_path):
     child.expect(">>>")
     child.send("\x04")
     assert ends(child) == 0
+
+
+def test_ctrl_c_right_behind_a_line_stops_its_answer(typed):
+    child = typed("--no-save")
+    child.delaybeforesend = None
+    child.expect(">>>")
+    for delay_s in (0, 0.01, 0.03, 0.05, 0.1):
+        child.send("Tell me a very long story about a whale.\r")
+        time.sleep(delay_s)
+        child.send("\x03")
+        child.expect(r"stopped (before the first token|after \d+ tokens)")
+        child.expect(">>>")
+    child.send("\x04")
+    assert ends(child) == 0
+    assert "Traceback" not in child.before
 
 
 @pytest.mark.parametrize("moment", ["loading", "answering"])

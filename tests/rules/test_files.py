@@ -29,6 +29,7 @@ TERMINAL_WRITERS = (
     "mlxcel_cli/app.py",
     "mlxcel_cli/tui/",
     "mlxcel_cli/repl.py",
+    "mlxcel_cli/line_input.py",
 )
 
 ENVIRONMENT_READERS = ("mlxcel_cli/config.py", "mlxcel_cli/paths.py", "engine/runtime/")
