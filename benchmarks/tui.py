@@ -21,9 +21,12 @@ from mlxcel_cli.chat.store import ChatStore
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "tests" / "tui" / "fake_chat.py"
 TURNS = 300
-KEYS = 60
+KEYS = 80
+"""As many as fit into one line of the prompt: each time, all that was typed is looked for."""
 PAUSE_S = 0.15
 """Between two keys: a fast typist."""
+LETTERS = "zqxjkvbgpy"
+"""What is typed, the first one nowhere on the screen before."""
 WAIT_S = 30.0
 ANSWER = "Answer **{0}**\n\n```python\nx = {0}\n```\n\n- a\n- b\n"
 
@@ -97,9 +100,9 @@ def key_times(screen: Screen) -> list[float]:
     chunks: list[tuple[float, str]] = []
     typed = ""
     for number in range(KEYS):
-        typed += "abcdefghij"[number * 7 % 10]
+        typed += LETTERS[number % len(LETTERS)]
+        sent.append((time.perf_counter(), typed))
         screen.child.send(typed[-1])
-        sent.append((time.perf_counter(), typed[-40:]))
         chunks += screen.chunks_for(PAUSE_S)
     chunks += screen.chunks_for(WAIT_S / 10)
     times: list[float] = []

@@ -32,6 +32,7 @@ from mlxcel_cli.tui.questions import Questions
 from mlxcel_cli.tui.status_line import StatusLine
 from mlxcel_cli.tui.themes import chosen_theme, remember_theme
 from mlxcel_cli.tui.transcript import Hints, Note, Transcript
+from mlxcel_cli.tui.typing_watch import TypingWatch
 
 THEME_FILE = "theme"
 
@@ -67,6 +68,7 @@ class ChatApp(App[int]):
         self._start = start
         self._new_answerer = new_answerer
         self.is_remote = is_remote
+        self.typing = TypingWatch()
         self.session = start.session
         self.store = start.store
         self._keys = start.settings.keys
@@ -113,7 +115,12 @@ class ChatApp(App[int]):
             self.questions.chats()
 
     async def on_event(self, event: events.Event) -> None:
-        """Take in no control characters with a paste but into the prompt, which shows marks."""
+        """Note when a key comes, and take in no control characters with a paste.
+
+        The prompt may have them, it shows marks.
+        """
+        if isinstance(event, events.Key):
+            self.typing.note_key()
         if isinstance(event, events.Paste) and not isinstance(self.focused, Prompt):
             event = events.Paste(visible(event.text))
         await super().on_event(event)

@@ -103,7 +103,7 @@ class Flow:
             and self._app.transcript.last_answer is not None
         ):
             await self._app.transcript.last_answer.remove()
-        self._turn = AnswerTurn(None, self._app.hints.go_on)
+        self._turn = AnswerTurn(None, self._app.hints.go_on, self._app.typing)
         await self._app.transcript.add(self._turn)
         self._app.transcript.follow()
         if self._session.model is None:
@@ -168,7 +168,7 @@ class Flow:
             elif isinstance(event, Piece):
                 self._turn.say("")
                 written += "" if event.is_reasoning else event.text
-        await self._turn.write(written)
+        self._turn.write(written)
         answer = self._session.answer
         if any(isinstance(event, Piece) and event.is_reasoning for event in message.events):
             self._turn.think(answer.reasoning, answer.numbers.reasoning_tokens)

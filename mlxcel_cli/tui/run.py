@@ -5,17 +5,27 @@ import gc
 from collections.abc import Callable, MutableMapping
 from functools import partial
 
+from textual import screen
 from textual.drivers import linux_driver
 
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.tui.app import ChatApp
+from mlxcel_cli.typed_ahead import TypedAhead
+
+COLLECT_AFTER = (5_000, 10, 20)
+"""Objects that are made until the collector looks at the newest, how often it does until it looks
+at older ones, and how often it does that until it looks at all."""
+
+DRAWS_PER_S = 120
+"""How often the screen can be drawn: a key waits for the next time. Textual's own number is 60."""
 
 
 def chat_on_screen(
     start: ChatStart,
     new_answerer: Callable[[ChatStart], Answerer],
     environ: MutableMapping[str, str],
+    typed: TypedAhead,
     *,
     is_remote: bool,
 ) -> int:
@@ -28,8 +38,18 @@ def chat_on_screen(
     if environ.get("NO_COLOR") == "":
         del environ["NO_COLOR"]
     replace_broken_bytes()
+    if "TEXTUAL_FPS" not in environ:
+        vars(screen)["UPDATE_PERIOD"] = 1 / DRAWS_PER_S
     app = ChatApp(start, new_answerer, is_remote=is_remote)
-    app.when_drawn = collect_from_here
+
+    def when_drawn() -> None:
+        collect_from_here()
+        # Textual has read held modes; suspended it would hand them to the shell.
+        driver = vars(app)["_driver"]
+        if typed.modes is not None and isinstance(driver, linux_driver.LinuxDriver):
+            driver.attrs_before = typed.modes
+
+    app.when_drawn = when_drawn
     # The collector would go through all that was imported while the first screen is drawn, and
     # again while a key waits: 0.03 to 0.1 s each, and it finds nothing there.
     gc.disable()
@@ -53,6 +73,11 @@ def replace_broken_bytes() -> None:
 
 
 def collect_from_here() -> None:
-    """Let the collector begin, with what comes after the first screen."""
+    """Let the collector begin, with what comes after the first screen, and seldom go through it.
+
+    As Python sets it, it goes through all that is shown each second or so while an answer
+    streams: 0.02 to 0.05 s, in which a key waits.
+    """
     gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
     gc.enable()

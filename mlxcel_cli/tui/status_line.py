@@ -20,7 +20,9 @@ class StatusLine(Static):
 
     def watch_parts(self) -> None:
         """Show the new parts."""
-        self.update(fitting([visible(part) for part in self.parts], self.size.width - 2))
+        text = fitting([visible(part) for part in self.parts], self.size.width - 2)
+        # It has one line, whatever it says.
+        self.update(text, layout=False)
 
     def on_resize(self) -> None:
         """Choose anew what fits."""

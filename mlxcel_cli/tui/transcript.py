@@ -1,20 +1,19 @@
 """The conversation on the screen: a widget for each turn, following its end until one scrolls."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
 from mlxcel_cli.chat.messages import USER, ChatMessage
 from mlxcel_cli.chat.stats_text import finish_note
 from mlxcel_cli.plain_text import visible
-
-if TYPE_CHECKING:
-    from textual.widgets.markdown import MarkdownStream
+from mlxcel_cli.tui.typing_watch import TypingWatch
 
 MOST_TURNS = 16
 """Turns that have widgets while the end is followed: each key and each piece of an answer lays out
@@ -87,22 +86,32 @@ class AnswerTurn(Vertical):
     Args:
         message: the answer, where it is there already.
         continue_hint: what to press where it was cut off.
+        typing: knows when keys came, where the answer is still to be written.
     """
 
-    def __init__(self, message: ChatMessage | None, continue_hint: str) -> None:
+    virtual_size = Reactive(Size(0, 0))
+
+    def __init__(
+        self,
+        message: ChatMessage | None,
+        continue_hint: str,
+        typing: TypingWatch | None = None,
+    ) -> None:
         # The first screen shows no answer and need not wait for Markdown's parser.
-        from textual.widgets import Collapsible, Markdown
+        from textual.widgets import Collapsible
+
+        from mlxcel_cli.tui.answer_text import AnswerText, Pen
 
         super().__init__()
         self.message = message
         """The answer, once it has ended."""
         self._continue_hint = continue_hint
-        self._stream: MarkdownStream | None = None
         self._reasoning = Static("", markup=False, classes="reasoning")
         self._fold = Collapsible(self._reasoning, title="thinking", collapsed=True)
-        self._markdown = Markdown("" if message is None else visible(message.text))
+        self._markdown = AnswerText("" if message is None else visible(message.text))
+        self._pen = Pen(self._markdown, typing or TypingWatch())
         self._note = Note("", classes="finish")
-        self._thought = ""
+        self._thought = self._said = ""
 
     def compose(self) -> ComposeResult:
         """Fold, text and note."""
@@ -117,14 +126,9 @@ class AnswerTurn(Vertical):
             self._show_thinking(self.message.reasoning, self.message.numbers.reasoning_tokens)
             self._show_end(self.message)
 
-    async def write(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Add text of the answer."""
-        if not text:
-            # Stopping a stream whose task has not begun would cancel who stops it.
-            return
-        if self._stream is None:
-            self._stream = self._markdown.get_stream(self._markdown)
-        await self._stream.write(visible(text))
+        self._pen.write(visible(text))
 
     def think(self, text: str, tokens: int) -> None:
         """Show the reasoning so far."""
@@ -132,15 +136,15 @@ class AnswerTurn(Vertical):
 
     def say(self, text: str) -> None:
         """Say under the answer what is going on."""
-        self._note.update(visible(text))
-        self._note.display = bool(text)
+        if text != self._said:
+            self._said = text
+            self._note.update(visible(text))
+            self._note.display = bool(text)
 
     async def end(self, message: ChatMessage) -> None:
         """Show the whole answer once more, as one document, and why it ended."""
         self.message = message
-        if self._stream is not None:
-            await self._stream.stop()
-            self._stream = None
+        await self._pen.stop()
         await self._markdown.update(visible(message.text))
         self._show_thinking(message.reasoning, message.numbers.reasoning_tokens)
         self._show_end(message)
@@ -171,6 +175,9 @@ class AnswerTurn(Vertical):
 
 class Transcript(VerticalScroll, can_focus=True):
     """Turns from old to new."""
+
+    virtual_size = Reactive(Size(0, 0))
+    """Here and in an answer it comes from a layout. Textual's own asks for another one with it."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
