@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineClosed, EngineError
-from engine.scheduler.stats import Counters
+from engine.scheduler.stats import Counters, SchedulerStats
 from mlxcel_cli.serve.messages import (
     Cancel,
     Command,
@@ -83,6 +83,8 @@ class EngineLoop:
         self._counted_s = 0.0
         self._is_draining = False
         self._told_drained = False
+        self._owes_reset = False
+        """Whether the prompt cache's files are to be dropped with the next load."""
 
     def run(self) -> None:
         """Load, and serve until `Stop`; tells `Ended` whatever happens."""
@@ -160,9 +162,10 @@ class EngineLoop:
         self._bring().scheduler.submit(*command.requests)
 
     def _forget_prompts(self) -> None:
+        self._owes_reset = self._hosted is None
         if self._hosted is not None:
             self._hosted.scheduler.forget_prompts()
-            self._tell(self._counts(now=True))
+            self._tell([*self._counts(now=True)])
 
     def _drain(self, command: Drain) -> None:
         self._is_draining = True
@@ -183,13 +186,16 @@ class EngineLoop:
         """The model, loaded if it is not."""
         if self._hosted is None:
             self._hosted = self._load(lambda progress: self._tell([Loading(progress)]))
+            if self._owes_reset:
+                self._forget_prompts()
             self._tell([Loaded(self._hosted.model), *self._counts(now=True)])
         return self._hosted
 
     def _unload(self) -> None:
         if self._hosted is None or not self._hosted.scheduler.idle:
             return
-        self._tell([*self._counts(now=True), Unloaded()])
+        counts = [Counted(_freed(one.stats)) for one in self._counts(now=True)]
+        self._tell([*counts, Unloaded()])
         self._free()
 
     def _free(self) -> None:
@@ -198,7 +204,7 @@ class EngineLoop:
             self._before = _sum(self._before, hosted.scheduler.stats().counters)
             hosted.close()
 
-    def _counts(self, *, now: bool = False) -> list[Notice]:
+    def _counts(self, *, now: bool = False) -> list[Counted]:
         assert self._hosted is not None
         scheduler = self._hosted.scheduler
         now_s = time.perf_counter()
@@ -207,6 +213,14 @@ class EngineLoop:
         self._counted_s = now_s
         stats = scheduler.stats()
         return [Counted(replace(stats, counters=_sum(self._before, stats.counters)))]
+
+
+def _freed(stats: SchedulerStats) -> SchedulerStats:
+    """The same counts without what a freed model's KV took."""
+    cache = stats.cache
+    if cache is not None:
+        cache = replace(cache, entries=0, tokens=0, nbytes=0, pending=0)
+    return replace(stats, kv_rows=0, kv_positions=0, cache=cache)
 
 
 def _sum(before: Counters, after: Counters) -> Counters:

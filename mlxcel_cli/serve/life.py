@@ -184,14 +184,15 @@ class _Life:
             site.close()
         loop = asyncio.get_running_loop()
         limit_s = self._server.settings.drain_timeout
-        if self._worker.is_busy:
+        was_busy = self._worker.is_busy
+        if was_busy:
             self._output.note(
                 f"mlxcel: stopping; running answers have {limit_s:g} s to end "
                 "(a second signal ends them at once)"
             )
         began_s = loop.time()
         await self._worker.drain(limit_s)
-        if loop.time() - began_s < limit_s or not limit_s:
+        if loop.time() - began_s < limit_s or not was_busy:
             return ExitCode.OK
         return 128 + self._signum
 

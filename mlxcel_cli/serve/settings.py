@@ -20,6 +20,8 @@ REASONING_FORMATS = ("auto", "deepseek", "none")
 KV_AUTO = "auto"
 DRAFT_KINDS = ("prompt-lookup",)
 MAX_DRAFT = 64
+MAX_INTEGER = 2**53
+"""Whole numbers of JSON may be longer than any clock can count with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,8 @@ class ServeSettings:
             allowed = (int, float) if kind is float else (kind,)
             if not isinstance(value, allowed) or isinstance(value, bool) != (kind is bool):
                 raise InvalidParams(name, f"must be of type {kind.__name__}")
+            if isinstance(value, int) and abs(value) > MAX_INTEGER:
+                raise InvalidParams(name, f"must be at most {MAX_INTEGER}")
         return replace(self, **changes)
 
 

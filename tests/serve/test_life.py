@@ -190,6 +190,15 @@ def read_all_events(connection) -> bytes:
 # -- the end
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_without_time_to_end_the_status_says_whether_an_answer_was_cut_off(start_server, is_busy):
+    server = start_server("--drain-timeout", "0", faults={"step_s": 0.1})
+    connection = server.send_chat(**ENDLESS) if is_busy else server.connect()
+    server.wait_for(lambda: busy(server) == is_busy)
+    assert server.stop(signal.SIGTERM) == (143 if is_busy else 0)
+    connection.close()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_running_answers_end_before_the_server_does(start_server, signum):
     server = start_server("--drain-timeout", "20", faults={"step_s": 0.02})

@@ -102,6 +102,22 @@ def test_the_page_and_the_metrics_count_and_a_reset_empties_it(server):
     assert cached(ask(server, prompt_cache_key="page")) == 0
 
 
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_freed_model_s_cache_takes_no_memory_and_its_files_can_be_dropped(
+    start_server, tmp_path, resets
+):
+    folder = tmp_path / "kv"
+    server = start_server("--idle-unload", "0.005", "--prompt-cache-dir", str(folder))
+    ask(server)
+    server.wait_for(lambda: server.ask("GET", "/").json["status"] == "asleep")
+    assert any(folder.glob("*.kvrun"))
+    assert (stats(server)["bytes"], stats(server)["entries"]) == (0, 0)
+    assert server.metric("mlxcel_cache_pool_positions") == 0
+    if resets:
+        assert server.ask("POST", "/v1/cache/reset").status == 200
+    assert (cached(ask(server)) == 0) == resets
+
+
 def test_it_can_be_turned_off(start_server):
     server = start_server("--no-prompt-cache")
     assert [cached(ask(server)) for _ in "ab"] == [0, 0]

@@ -96,8 +96,11 @@ def test_only_changeable_settings_change():
                 settings.changed({name: TABLE[name].default})
 
 
-@pytest.mark.parametrize("changes", [{"drain_timeout": True}, {"drain_timeout": "1"}, {"x": 1}])
-def test_a_change_of_the_wrong_type_is_refused(changes):
+@pytest.mark.parametrize(
+    "changes",
+    [{"drain_timeout": True}, {"drain_timeout": "1"}, {"x": 1}, {"sse_ping_interval": 10**400}],
+)
+def test_a_change_of_the_wrong_type_or_length_is_refused(changes):
     with pytest.raises(InvalidParams):
         settle(ServeOptions()).changed(changes)
 
