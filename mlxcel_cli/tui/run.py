@@ -11,7 +11,6 @@ from textual.drivers import linux_driver
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.tui.app import ChatApp
-from mlxcel_cli.typed_ahead import TypedAhead
 
 COLLECT_AFTER = (5_000, 10, 20)
 """Objects that are made until the collector looks at the newest, how often it does until it looks
@@ -25,7 +24,6 @@ def chat_on_screen(
     start: ChatStart,
     new_answerer: Callable[[ChatStart], Answerer],
     environ: MutableMapping[str, str],
-    typed: TypedAhead,
     *,
     is_remote: bool,
 ) -> int:
@@ -41,15 +39,7 @@ def chat_on_screen(
     if "TEXTUAL_FPS" not in environ:
         vars(screen)["UPDATE_PERIOD"] = 1 / DRAWS_PER_S
     app = ChatApp(start, new_answerer, is_remote=is_remote)
-
-    def when_drawn() -> None:
-        collect_from_here()
-        # Textual has read held modes; suspended it would hand them to the shell.
-        driver = vars(app)["_driver"]
-        if typed.modes is not None and isinstance(driver, linux_driver.LinuxDriver):
-            driver.attrs_before = typed.modes
-
-    app.when_drawn = when_drawn
+    app.when_drawn = collect_from_here
     # The collector would go through all that was imported while the first screen is drawn, and
     # again while a key waits: 0.03 to 0.1 s each, and it finds nothing there.
     gc.disable()
