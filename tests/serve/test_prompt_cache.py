@@ -143,7 +143,7 @@ def test_a_killed_server_s_prompts_are_known_to_the_next(start_server, tmp_path)
     warm = ask(again)
     assert cached(warm) == warm["usage"]["prompt_tokens"] - 1
     assert warm["choices"] == first["choices"]
-    assert stats(again)["disk_tokens"] == cached(warm)
+    again.wait_for(lambda: stats(again)["disk_tokens"] == cached(warm))  # counted now and then
     assert any(f"1 files in {folder} are not the prompt cache's" in one for one in again.notes)
     assert again.stop() == 0
 

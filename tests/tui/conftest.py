@@ -69,9 +69,9 @@ class Terminal:
         return "\n".join(self.screen.display)
 
     def until(self, text: str) -> None:
-        """Read until the screen shows ``text``."""
+        """Read until the screen shows ``text``, in one line or over the end of one."""
         end = time.monotonic() + WAIT_S
-        while text not in self.shown:
+        while text not in self.shown and text not in "".join(self.screen.display):
             assert time.monotonic() < end, f"{text!r} never came:\n{self.shown}"
             assert self.read(), f"it ended before {text!r}:\n{self.shown}"
 
