@@ -51,6 +51,7 @@ def _generation(request: MessagesRequest) -> dict[str, Any]:
         "stop": request.stop_sequences,
         "stream": request.stream,
         "temperature": request.temperature,
+        "thinking_budget": None if request.thinking is None else request.thinking.budget_tokens,
         "top_k": request.top_k,
         "top_p": request.top_p,
         "user": request.metadata.user_id,

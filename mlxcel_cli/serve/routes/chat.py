@@ -11,6 +11,7 @@ from mlxcel_cli.serve.schema.fields import parse_body
 from mlxcel_cli.serve.schema.requests import ChatRequest
 from mlxcel_cli.serve.server import SERVER, Server, new_id
 from mlxcel_cli.serve.shapes import ChatShape, Head
+from mlxcel_cli.serve.thinking_budget import bounded
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
@@ -34,6 +35,7 @@ async def _plan(server: Server, chat: ChatRequest, ticket: Ticket, nbytes: int) 
     marks = () if model.template is None else model.template.thinking_marks
     kept = tuple(text for mark in marks for text in (mark.open, mark.close))
     asked = ask(chat, (prompt,), model, server.defaults, replace(ticket, keep_texts=kept))
+    asked = bounded(asked, model, chat.thinking_budget)
     return Plan(
         asked=asked,
         shape=ChatShape(Head.now(ticket.id, name, server.fingerprint, asked.seed), model.tokenizer),

@@ -11,6 +11,7 @@ from mlxcel_cli.serve.schema.anthropic import MESSAGES, CountTokensRequest, Mess
 from mlxcel_cli.serve.schema.fields import parse_body
 from mlxcel_cli.serve.schema.native import InputTokensBody
 from mlxcel_cli.serve.server import REQUEST_ID, SERVER, new_id
+from mlxcel_cli.serve.thinking_budget import bounded
 
 
 async def messages(request: web.Request) -> web.StreamResponse:
@@ -28,8 +29,9 @@ async def messages(request: web.Request) -> web.StreamResponse:
         priority_of(request.headers.get("X-Priority")),
         keep_texts=tuple(text for mark in marks for text in (mark.open, mark.close)),
     )
+    asked = ask(chat, (prompt,), model, server.defaults, ticket)
     plan = MessagePlan(
-        ask(chat, (prompt,), model, server.defaults, ticket),
+        bounded(asked, model, chat.thinking_budget),
         ticket.id,
         request[REQUEST_ID],
         model,

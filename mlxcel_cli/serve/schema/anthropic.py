@@ -43,7 +43,7 @@ class Thinking(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
-    """Checked, and no bound of its own: ``max_tokens`` bounds thoughts and answer together."""
+    """Most tokens of the thoughts."""
     display: Literal["summarized", "omitted"] | None = None
 
 

@@ -37,8 +37,6 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = MappingProxyType({
     "prediction": (),
     "web_search_options": (),
     "verbosity": ("medium",),
-    "thinking_budget": (-1,),
-    "thinking_budget_tokens": (-1,),
     "grammar": ("",),
     "json_schema": (),
     "guided_json": (),

@@ -9,6 +9,7 @@ ALIASES = {
     "n_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
     "repeat_last_n": "repetition_context_size",
+    "thinking_budget_tokens": "thinking_budget",
 }
 """Other spellings of fields."""
 
@@ -96,6 +97,8 @@ class ChatRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True, f
     """More variables for the chat template: ``enable_thinking`` for example."""
     reasoning_effort: str | None = None
     """Given to the chat template, which may know it."""
+    thinking_budget: int | None = None
+    """Most tokens of a reasoning model's thoughts; -1: no bound."""
 
 
 class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True, frozen=True):
