@@ -108,7 +108,9 @@ def _masked(scores: mx.array, mask: Any) -> mx.array:
     _, groups, of_group, width, keys = scores.shape
     if isinstance(mask, str):
         mask = mx.arange(keys - width, keys)[:, None] >= mx.arange(keys)
-    elif mask.ndim == 4:
+    if mask.ndim == 3:
+        mask = mask[None]
+    if mask.ndim == 4:
         heads = mask.shape[1]
         split = (1, 1) if heads == 1 else (groups, of_group)
         mask = mask.reshape(mask.shape[0], *split, *mask.shape[2:])

@@ -58,6 +58,8 @@ def masks(batch: int, heads: int, width: int, keys: int):
         "of all rows": seen,
         "of each row": ragged,
         "of each head": mx.broadcast_to(ragged, (batch, heads, width, keys)),
+        "of each head of all rows": mx.broadcast_to(seen, (heads, width, keys)),
+        "added to each head of all rows": mx.where(seen, slopes[0], -1e9),
         "added": mx.where(seen, 0.0, -1e9),
         "added to each head": mx.where(ragged, slopes, -mx.inf),
     }

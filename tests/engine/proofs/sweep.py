@@ -1,5 +1,7 @@
 """Runs one tiny family alone and in a ragged, changing batch, and compares logits with mlx-lm's."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -125,11 +127,22 @@ def verify_together(first: Row, second: Row, third: Row) -> None:
     assert_length_law(first.engine, [row.seq for row in drafts])
 
 
-def sweep(model: Any, family: str, *, context: int) -> Report:
-    """Prefill and steps at B = 1, then three ragged rows of which one joins and one leaves."""
+def sweep(
+    model: Any, family: str, *, context: int, judging: Callable[[], Any] = nullcontext
+) -> Report:
+    """Prefill and steps at B = 1, then three ragged rows of which one joins and one leaves.
+
+    Args:
+        model: of the family.
+        family: its module.
+        context: most tokens of a row.
+        judging: what mlx-lm's path runs within.
+    """
     engine = Engine(loaded(model, family, vocab=1 << 20, context=context))
     watched = Watched(engine)
-    judges = [reference_logits(model, prompt, STEPS, chunk_tokens=CHUNK) for prompt in PROMPTS]
+    with judging():
+        judges = [reference_logits(model, prompt, STEPS, chunk_tokens=CHUNK) for prompt in PROMPTS]
+        mx.eval([logits for _, logits in judges])
     report = Report(engine.choice.kind, engine._storage.batches)
 
     alone = Row(engine, watched, PROMPTS[0], judges[0])

@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import UnsupportedModel
 from engine.kv.choose import FULL_WINDOW_FACTOR, choose_storage
+from engine.models import cpu_forms
 from engine.models.mlxlm import import_mlx_lm, model_classes
 from tests.engine.proofs.sweep import Report, sweep
 from tests.engine.proofs.tiny_families import FAMILIES, NOT_RUN, build
@@ -53,6 +54,15 @@ def test_a_family_gives_mlx_lms_logits_alone_and_in_a_ragged_batch(module: str):
         check(short)
         kinds.insert(0, short.kind)
     assert rows_of_page()[module] == [", ".join(kinds), "yes" if report.verifies else "no"]
+
+
+@pytest.mark.parametrize("module", FAMILIES)
+def test_a_family_gives_mlx_lms_logits_on_the_fast_forms_too(module: str, monkeypatch):
+    monkeypatch.setattr(cpu_forms, "_pays", lambda: True)
+    model = build(module)
+    cpu_forms.use_cpu_forms()
+    report = sweep(model, module, context=LONG, judging=cpu_forms.stock_forms)
+    assert max(report.alone, report.together, report.verified) <= CLOSE, report
 
 
 def test_every_module_of_mlx_lm_runs_or_is_listed_with_the_reason():
