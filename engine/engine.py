@@ -82,9 +82,8 @@ class Engine:
         self._loaded = loaded
         self.tokenizer = loaded.tokenizer
         self._ledger = Ledger(self._storage, clear_every=clear_every)
-        self._steps = Steps(
-            self._forwards, self._ledger, holds=mx.default_device() == mx.Device(mx.cpu)
-        )
+        self.holds_steps = mx.default_device() == mx.Device(mx.cpu)
+        self._steps = Steps(self._forwards, self._ledger, holds=self.holds_steps)
         self.drafting = Drafting(self._ledger, self._storage, self._forwards, self.context_tokens)
         self.unmeasured_policy = unmeasured_policy
         self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)

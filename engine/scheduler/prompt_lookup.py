@@ -24,7 +24,8 @@ Invariants (each pinned by a test):
         most `LookupSettings.max_batch` rows are active and no row can lose its KV in mid-answer.
         Others are not asked: no miss, no rest, no index; they catch up at their next ask.
     I6  Entering, leaving and ending rows empty no pipeline. A row's drafter starts when its first
-        token is read and is asked in a later tick. Preemption drops the drafter.
+        token is read; while a step is in flight, it is asked from the tick on whose step the row is
+        in. Preemption drops the drafter.
     I7  What a round raises ends the rows of its forward; what a drafter raises drops the drafter.
         Neighbours go on.
     I8  A cancelled row is gone between ticks; no round is interrupted.
@@ -138,7 +139,7 @@ class BatchLookup:
     # -- rows
 
     def admit(self, job: Job) -> None:
-        """All of a row's prompt but its last token is read: may it draft?"""
+        """A row's prompt is read, all but its last token at least: may it draft?"""
         settings, seq = self._settings, job.seq
         if settings is None or seq is None:
             return
@@ -150,6 +151,7 @@ class BatchLookup:
             logger.debug("request %s decodes without prompt lookup: %s", job.id, reason.value)
         elif self._widths.is_sound(job):
             self._rows[seq] = _Row(seq, job.id, job.params.prompt_ids)
+            self._start(seq)
 
     def forget(self, seq: SeqId) -> None:
         """A row was closed; its drafter goes with it."""

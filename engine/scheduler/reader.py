@@ -49,11 +49,11 @@ class PromptReader:
     def read(self, job: Job, grant: Grant) -> StepOutcome | None:
         """Forward a granted piece of the job's row; read to its last token, the row decodes.
 
-        That last token is the next step's, so that it costs no forward of its own. A piece that
-        ends at a boundary of the prompt cache is followed by the next one.
+        That last token is the next step's, so that it costs no forward of its own, unless the
+        grant draws. A piece that ends at a boundary of the prompt cache is followed by the next.
 
         Returns:
-            The error that ended the row, if one did.
+            The first token, if it was drawn, or the error that ended the row.
         """
         assert job.seq is not None
         boundary = self._rows.boundary(job.seq)
@@ -66,8 +66,10 @@ class PromptReader:
         read = 0
         for piece in pieces:
             if piece.is_last:
-                self._engine.join(job.seq)
                 job.decodes_since(self._clock())
+                if grant.draws:
+                    return self._engine.prefill(job.seq, piece).first
+                self._engine.join(job.seq)
             elif read and piece.start != boundary:
                 return None
             else:

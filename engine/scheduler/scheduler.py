@@ -143,8 +143,7 @@ class BatchScheduler:
     def slack_s(self) -> float:
         """Seconds for which the next tick may wait for requests without slowing those that run.
 
-        A request that is submitted meanwhile is read right behind the step in flight; then tick
-        at once. 0 when nobody could enter or nothing is known yet.
+        One that comes meanwhile is read right behind the step in flight; then tick at once.
         """
         is_open = len(self._rows) < self.settings.limits.parallel and not len(self._queue)
         return self._pipeline.slack_s() if is_open and not self._events else 0.0
@@ -252,6 +251,7 @@ class BatchScheduler:
             chunk_tokens=self._reader.chunk_tokens,
             beside_tokens=beside_tokens,
             beside_part=beside_part,
+            steps_are_wide=self._engine.holds_steps,
             steps_since_piece=self._steps_since_piece,
             budget=self._intake.budget,
             shape=self._intake.shape(len(self._rows)),
@@ -301,13 +301,13 @@ class BatchScheduler:
         if job is None:
             return None
         with self._boundary(job):
-            ended = self._reader.read(job, grant)
-            if ended is not None:
-                self._take(job, ended)
-            elif self._doors.wants_step(job):
+            outcome = self._reader.read(job, grant)
+            if outcome is not None:
+                self._take(job, outcome)
+            if job.seq is not None and self._doors.wants_step(job):
                 self._lookup.admit(job)
                 return job.seq
-            elif job.first_s is None:
+            if job.first_s is None and outcome is None:
                 done = PrefillProgress(job.id, job.done_tokens, job.prompt_tokens)
                 self._events.append(done)
         return None

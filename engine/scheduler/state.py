@@ -74,6 +74,8 @@ class TickState:
     that."""
     beside_part: float = 1.0
     """What such a piece takes of the time of a whole one: the next one comes as much sooner."""
+    steps_are_wide: bool = False
+    """Whether a step of many rows takes much longer than one of a single row, as on a CPU."""
     steps_since_piece: int = 0
     """Ticks with decode rows since a parked prefill had its last piece."""
     budget: KvBudget | None = None

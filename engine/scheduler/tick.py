@@ -4,6 +4,8 @@ The rules, each pinned by a test:
     - decode steps are never left out for a prefill: a plan names both;
     - a short prompt is read ahead of the step it joins, so its first token comes after about one
       tick and its own prefill, whatever else is parked;
+    - where a step of many rows takes much longer than one of a single row, a prompt that comes
+      alone to rows that decode has its first token before that step, not from it;
     - a tick reads about one piece of short prompts, so that nobody's next token waits longer, and
       up to `BURST_PIECES` when many prompts come to few rows: steps of few rows are a poor use of
       the machine;
@@ -17,7 +19,7 @@ The rules, each pinned by a test:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from engine.scheduler.admission import Admission, Entrant, PrefillShare, WaitReason, admit
@@ -43,6 +45,8 @@ class Grant:
     """Whether it is a parked prefill's."""
     is_beside: bool = False
     """Whether it is that and rows decode: smaller, and read once the tick's events are told."""
+    draws: bool = False
+    """Whether the prompt's last token is forwarded alone at once, not by the step it joins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ def plan_tick(state: TickState) -> TickPlan:
         if not entrant.is_long
     ]
     decoding = [row for row in state.rows if not row.prefill_left]
+    if state.steps_are_wide and len(short) == 1 and any(row.can_step for row in decoding):
+        short = [replace(short[0], draws=True)]
     parked = _parked_grants(
         state,
         admission.entrants,

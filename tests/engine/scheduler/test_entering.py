@@ -13,17 +13,47 @@ from tests.engine.scheduler.scheduler_rigs import Served, Told, each_width, para
 # -- who enters when
 
 
-def test_a_short_request_beside_rows_that_decode_has_its_first_token_two_ticks_later(cycle):
-    """The tick that is running, and the one whose step it joins."""
+@pytest.mark.parametrize(("wide", "tick"), [(True, 6), (False, 7)])
+def test_a_short_request_beside_rows_that_decode_has_its_first_token_at_once(cycle, wide, tick):
+    """Before the step that it joins, where that is the sooner; else from that step."""
+    cycle.holds_steps = wide
     served = Served(cycle, parallel=4)
-    for i in range(3):
-        served.submit(f"old{i}", params(50))
+    old = [served.submit(f"old{i}", params(50)) for i in range(3)]
     for _ in range(5):
         served.tick()
     told = served.submit("new", params(5))
     served.tick()
     served.tick()
-    assert told.tick_of(Delta) == 7
+    assert told.tick_of(Delta) == tick
+    assert [len(one.tokens) for one in old] == [6, 6, 6], "nobody's step was left out"
+    served.run()
+    assert told.tokens == [4, 5, 6, 7, 8]
+    spent = told.done.timings
+    assert 0 < spent.prompt_s < spent.ttft_s, "and no time is counted twice"
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_a_request_that_ends_with_its_first_token_takes_no_step_beside_others(cycle, tokens):
+    served = Served(cycle, parallel=4)
+    served.submit("old", params(50))
+    for _ in range(3):
+        served.tick()
+    before = served.scheduler.stats().counters.decode_steps
+    told = served.submit("new", params(tokens))
+    served.tick()
+    assert len(told.tokens) == told.done.usage.completion_tokens == tokens
+    assert served.scheduler.stats().counters.decode_steps == before + 1
+
+
+def test_requests_that_come_together_share_the_step_of_their_first_tokens(cycle):
+    served = Served(cycle, chunk=16, parallel=4)
+    served.submit("old", params(50))
+    for _ in range(3):
+        served.tick()
+    told = [served.submit(name, params(5)) for name in ("a", "b")]
+    served.tick()
+    served.tick()
+    assert [one.tick_of(Delta) for one in told] == [5, 5]
 
 
 def test_a_parked_prefill_holds_up_no_short_request(cycle):
@@ -36,8 +66,8 @@ def test_a_parked_prefill_holds_up_no_short_request(cycle):
         served.tick()
     told = served.submit("new", params(5))
     served.tick()
+    assert told.tick_of(Delta) == 7
     served.tick()
-    assert told.tick_of(Delta) == 8
     assert progress(long.events) == [8]
     deltas = [t for t, e in zip(old.ticks, old.events, strict=True) if isinstance(e, Delta)]
     assert deltas == list(range(2, 9))

@@ -27,7 +27,9 @@ class FakeEngine:
     def prefill(self, seq, piece):
         self._clock.now_s += self.piece_s
         self.pieces.append((piece.start, piece.stop))
-        first = None if self.error is None else StepOutcome(seq, None, error=self.error)
+        first = StepOutcome(seq, 7) if piece.is_last else None
+        if self.error is not None:
+            first = StepOutcome(seq, None, error=self.error)
         return PrefillOutcome(seq, piece.stop, 0, first)
 
     def join(self, seq):
@@ -77,6 +79,23 @@ def test_a_prompt_of_one_token_needs_no_forward_of_its_own():
     reader.read(job, Grant("a", 1))
     assert (engine.pieces, engine.joined) == ([], [SEQ])
     assert counters.prefill_pieces == 0
+
+
+def test_a_grant_that_draws_ends_with_the_first_token():
+    reader, job, engine, counters = reading(6)
+    drawn = reader.read(job, Grant("a", 6, draws=True))
+    assert drawn is not None
+    assert drawn.token == 7
+    assert (engine.pieces, engine.joined) == ([(0, 5), (5, 6)], [])
+    assert (job.prefill_left, counters.prefill_tokens) == (0, 5)
+    job.note(drawn, 2.0)
+    assert job.prefill_s == 2.0, "both forwards, each once"
+
+
+def test_a_grant_that_ends_before_the_prompt_draws_nothing():
+    reader, job, engine, _ = reading(30)
+    assert reader.read(job, Grant("a", 8, draws=True)) is None
+    assert (engine.pieces, job.prefill_left) == ([(0, 8)], 22)
 
 
 def test_what_was_cached_is_not_read():

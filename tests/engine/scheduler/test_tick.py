@@ -59,6 +59,25 @@ def test_a_plan_may_name_decode_rows_and_a_prefill_piece():
     assert plan.is_mixed
 
 
+@pytest.mark.parametrize(
+    ("rows", "waiting", "draws"),
+    [
+        ((decodes("a"), reads("b", 20)), (), [True]),
+        ((decodes("a"),), (waits("b", 20),), [True]),
+        ((decodes("a", can_step=False), reads("b", 20)), (), [False]),
+        ((reads("b", 20),), (), [False]),
+        ((decodes("a"), reads("b", 16), reads("c", 16)), (), [False, False]),
+        ((decodes("a"), reads("b", 999, is_long=True)), (), [False]),
+    ],
+)
+def test_a_prompt_that_comes_alone_to_rows_that_step_draws(rows, waiting, draws):
+    kw = {"waiting": waiting, "steps_since_piece": 99}
+    plan = plan_tick(state(*rows, steps_are_wide=True, **kw))
+    assert [grant.draws for grant in plan.prefill] == draws
+    plan = plan_tick(state(*rows, **kw))
+    assert not any(grant.draws for grant in plan.prefill)
+
+
 def test_a_short_prompt_is_read_in_the_tick_that_admits_it_beside_a_parked_one():
     parked = reads("long", 999, is_long=True)
     plan = plan_tick(state(decodes("a"), parked, waiting=(waits("b", 20),)))
