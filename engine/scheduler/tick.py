@@ -5,7 +5,7 @@ The rules, each pinned by a test:
     - a short prompt is read ahead of the step it joins, so its first token comes after about one
       tick and its own prefill, whatever else is parked;
     - where a step of many rows takes much longer than one of a single row, a prompt that comes
-      alone to rows that decode has its first token before that step, not from it;
+      alone to a few rows that decode has its first token before that step, not from it;
     - a tick reads about one piece of short prompts, so that nobody's next token waits longer, and
       up to `BURST_PIECES` when many prompts come to few rows: steps of few rows are a poor use of
       the machine;
@@ -29,6 +29,9 @@ from engine.scheduler.state import RowState, TickState
 BURST_PIECES = 4
 """Most pieces of short prompts in one tick, about two seconds. Reading 16 prompts of 38 pieces one
 piece a step would add 38 steps of part of the rows to the 64 that all of them take together."""
+
+DRAWS_BESIDE_ROWS = 4
+"""Most rows that wait for a newcomer's own forward: its gain is one row's, its cost theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ def plan_tick(state: TickState) -> TickPlan:
         if not entrant.is_long
     ]
     decoding = [row for row in state.rows if not row.prefill_left]
-    if state.steps_are_wide and len(short) == 1 and any(row.can_step for row in decoding):
+    stepping = sum(1 for row in decoding if row.can_step)
+    if state.steps_are_wide and len(short) == 1 and 0 < stepping <= DRAWS_BESIDE_ROWS:
         short = [replace(short[0], draws=True)]
     parked = _parked_grants(
         state,
         admission.entrants,
         beside=len(short),
-        decoding=any(row.can_step for row in decoding),
+        decoding=stepping > 0,
     )
     leaving = _leaving(state, admission)
     return TickPlan(

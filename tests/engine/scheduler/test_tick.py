@@ -65,12 +65,14 @@ def test_a_plan_may_name_decode_rows_and_a_prefill_piece():
         ((decodes("a"), reads("b", 20)), (), [True]),
         ((decodes("a"),), (waits("b", 20),), [True]),
         ((decodes("a", can_step=False), reads("b", 20)), (), [False]),
+        ((*map(decodes, "acde"), reads("b", 20)), (), [True]),
+        ((*map(decodes, "acdef"), reads("b", 20)), (), [False]),
         ((reads("b", 20),), (), [False]),
         ((decodes("a"), reads("b", 16), reads("c", 16)), (), [False, False]),
         ((decodes("a"), reads("b", 999, is_long=True)), (), [False]),
     ],
 )
-def test_a_prompt_that_comes_alone_to_rows_that_step_draws(rows, waiting, draws):
+def test_a_prompt_that_comes_alone_to_a_few_rows_that_step_draws(rows, waiting, draws):
     kw = {"waiting": waiting, "steps_since_piece": 99}
     plan = plan_tick(state(*rows, steps_are_wide=True, **kw))
     assert [grant.draws for grant in plan.prefill] == draws
