@@ -1,6 +1,7 @@
 """The load generator: asyncio and aiohttp, one connection for each running request."""
 
 import asyncio
+import http.client
 import json
 import time
 from collections import deque
@@ -58,18 +59,19 @@ class Reply:
         """Between events with text."""
         return [b - a for a, b in zip(self.text_at, self.text_at[1:], strict=False)]
 
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Note one event of the stream."""
+    def take(self, event: Mapping[str, Any], at_s: float | None = None) -> None:
+        """Note one event of the stream, and when it came; None: now."""
+        at_s = time.perf_counter() if at_s is None else at_s
         if "error" in event:
             self.error = str(event["error"])
         for choice in event.get("choices", ()):
             delta = choice.get("delta", choice)
             text = delta.get("content") or delta.get("text") or ""
             if text:
-                self.text_at.append(time.perf_counter())
+                self.text_at.append(at_s)
                 self.text += text
             if choice.get("finish_reason"):
-                self.end_s = time.perf_counter()
+                self.end_s = at_s
         self.usage = event.get("usage") or self.usage
         self.timings = event.get("timings") or self.timings
 
@@ -134,6 +136,40 @@ class Client:
         if reply.error:
             raise RuntimeError(f"{self.server.name} broke off: {reply.error}")
         return reply
+
+
+def stream_blocking(server: Server, prompt: str, max_tokens: int) -> Reply:
+    """Stream one continuation from mlxcel, as a client that takes no core from the server.
+
+    Where server and client share two cores, what the event loop, the lines and the JSON of `Client`
+    cost is missing in every step. This one only notes when what came; it is read afterwards.
+    """
+    address = server.url.removeprefix("http://")
+    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0.0, "ignore_eos": True}
+    sent = {"stream": True, "stream_options": {"include_usage": True}, **body}
+    parts: list[tuple[float, bytes]] = []
+    connection = http.client.HTTPConnection(address, timeout=900)
+    try:
+        reply = Reply(sent_s=time.perf_counter())
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(sent), headers)
+        response = connection.getresponse()
+        while data := response.read1(65536):
+            parts.append((time.perf_counter(), data))
+    finally:
+        connection.close()
+    reply.status = response.status
+    if response.status != 200:
+        raise RuntimeError(f"{server.name} answered {response.status}: {parts}")
+    left = b""
+    for at_s, data in parts:
+        *lines, left = (left + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: {"):
+                reply.take(json.loads(line[6:]), at_s)
+    if reply.error:
+        raise RuntimeError(f"{server.name} broke off: {reply.error}")
+    return reply
 
 
 def ours(server: Server, **options: Any) -> Client:

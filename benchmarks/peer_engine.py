@@ -2,13 +2,15 @@
 
     python -m benchmarks.peer_engine FOLDER
 
-Takes JSON lines ``{"prompt": [ids], "max_tokens": n}`` and prints ``{"per_second": r}``, counted
-as a client of the server does it: tokens after the first over the time from first to last text.
+Takes JSON lines ``{"prompt": [ids], "max_tokens": n}`` and prints ``{"per_second": r, "gaps_s":
+[...]}``, counted as a client of the server does it: tokens after the first over the time from first
+to last text, and the times between two texts.
 """
 
 import json
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import platformdirs
@@ -34,7 +36,9 @@ def main() -> None:
         events = session.generate(params)
         at = [(time.perf_counter(), e.tokens) for e in events if isinstance(e, TextDelta)]
         tokens = at[-1][1] - at[0][1]
-        print(json.dumps({"per_second": tokens / (at[-1][0] - at[0][0])}), flush=True)
+        gaps = [later[0] - sooner[0] for sooner, later in pairwise(at)]
+        told = {"per_second": tokens / (at[-1][0] - at[0][0]), "gaps_s": gaps}
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
