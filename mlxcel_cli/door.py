@@ -1,10 +1,17 @@
 """The first lines of ``mlxcel`` that run: from here on Ctrl-C shows no traceback.
 
 Python's own handler would show one while the program is still being imported. Once it is,
-`mlxcel_cli.signals` takes over.
+`mlxcel_cli.signals` takes over. `signal` itself makes its enums first, for a millisecond in which a
+traceback would be shown; what it is made of is there at once.
 """
 
-import signal
+from _signal import (  # type: ignore[import-not-found]
+    SIG_DFL,
+    SIGINT,
+    default_int_handler,
+    getsignal,
+    signal,
+)
 
 
 def main() -> None:
@@ -25,5 +32,5 @@ def serve_main() -> None:
 
 def _let_ctrl_c_end_it() -> None:
     # A shell without job control has SIGINT ignored for what it starts with &.
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if getsignal(SIGINT) is default_int_handler:
+        signal(SIGINT, SIG_DFL)
