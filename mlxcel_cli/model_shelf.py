@@ -73,7 +73,7 @@ class ModelShelf:
         name = self._places.aliases.get(name, name)
         if name.lower() != STARTER:
             self._fetch(name)
-        found = resolve(name, self._places, offline=True, progress=self._report)
+        found = resolve(name, self._places, offline=self._offline, progress=self._report)
         self._output.clear_progress()
         for note in found.notes:
             self._output.note(f"mlxcel: {note}")

@@ -27,6 +27,9 @@ from engine.models.hub_name import HubName, parse_hub_name
 from engine.models.progress import ProgressReport, no_report
 from engine.models.starter import STARTER_NAME, ensure_starter, starter_folder
 
+_FORBIDDEN = (
+    "it is not on this machine, and --offline or HF_HUB_OFFLINE forbids fetching it; without, type"
+)
 _PULL = "to fetch it, type: mlxcel models pull {}"
 _NO_MODEL = f"is no model: a folder with {CONFIG} or a .gguf file is one"
 _LIST = "mlxcel models list shows what is on this machine"
@@ -63,6 +66,8 @@ def resolve(
     name = _settle(name, places)
     local = _by_path(name)
     if local is None and _means_starter(name):
+        if offline and not starter_folder(places.home).is_dir():
+            raise ModelNotFound(STARTER, f"{_FORBIDDEN}: mlxcel models pull {STARTER}")
         folder = ensure_starter(places.home, progress=progress)
         return ResolvedModel(folder, STARTER, ModelKind.STARTER)
     hub_name = parse_hub_name(name)
@@ -249,7 +254,6 @@ def _not_on_disk(hub_name: HubName, places: ModelPlaces, *, offline: bool) -> Mo
     if offline:
         return ModelNotFound(
             str(hub_name),
-            f"{guess}it is not on this machine, and --offline or HF_HUB_OFFLINE forbids fetching "
-            f"it; without, type: mlxcel models pull {hub_name}",
+            f"{guess}{_FORBIDDEN}: mlxcel models pull {hub_name}",
         )
     return ModelNotFound(str(hub_name), guess + _PULL.format(hub_name))

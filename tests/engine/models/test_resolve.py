@@ -163,6 +163,15 @@ def test_offline_no_hub_is_asked_even_where_pulling_is_allowed(places):
         resolve("owner/name", places, allow_pull=True, offline=True)
 
 
+def test_offline_the_starter_is_not_fetched_either_but_used_where_it_is(places, monkeypatch):
+    monkeypatch.setattr(resolve_module, "ensure_starter", lambda home, **_: starter_folder(home))
+    with pytest.raises(ModelNotFound, match="HF_HUB_OFFLINE"):
+        resolve("starter", places, allow_pull=True, offline=True)
+    folder = starter_folder(places.home)
+    folder.mkdir(parents=True)
+    assert resolve(None, places, offline=True).folder == folder
+
+
 def test_a_hub_id_that_is_not_here_is_pulled_where_that_is_allowed(places, monkeypatch):
     def pull(name, hub_cache, **_):
         assert (name, hub_cache) == (HubName("owner", "name"), places.hub_cache)
