@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from engine.errors import ModelNotFound, PullFailed
 from engine.lookup.stats import LookupStats
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
@@ -125,11 +126,20 @@ class LookupRefused:
 AnswerEvent = PromptRead | Piece | Done | LookupRefused
 
 
+KEEPS_MODEL = (ModelNotFound, PullFailed)
+"""What `Backend.load` raises while the model before is still loaded."""
+
+
 class Backend(Protocol):
     """Loads a model and answers with it; every method runs on the engine thread."""
 
     def load(self, request: ModelRequest, report: Callable[[Progress], None]) -> ModelReport:
-        """Find the model, bring it if need be, and load it."""
+        """Find the model, bring it if need be, and load it in place of the one before.
+
+        Raises:
+            ModelNotFound, PullFailed: it is not there; the one before is (`KEEPS_MODEL`).
+            EngineError: any other fault; none is loaded.
+        """
 
     def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
         """Answer one prompt; closing the iterator cancels. The last event is Done."""

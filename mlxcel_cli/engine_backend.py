@@ -54,16 +54,16 @@ class EngineBackend:
         """Find the model, bring it if need be, and load it.
 
         Raises:
-            EngineError: there is no such model, it is broken, or it would not fit.
+            ModelNotFound, PullFailed: there is no such model; the one before it is still loaded.
+            EngineError: it is broken, or would not fit; none is loaded.
         """
-        self.unload()
         started_s = time.perf_counter()
         notes, warnings = choose_blas(request)
         self._cache_home = request.settings.cache_home
         self._blas = notes[0] if notes else ""
         from mlxcel_cli.model_loading import load_model
 
-        self._ready = load_model(request, report)
+        self._ready = load_model(request, report, when_found=self.unload)
         loaded = self._ready.loaded
         facts = loaded.facts
         return ModelReport(

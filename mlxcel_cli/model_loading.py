@@ -53,8 +53,19 @@ class ReadyModel:
     """What differs from what was asked for."""
 
 
-def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> ReadyModel:
+def load_model(
+    request: ModelRequest,
+    report: Callable[[Progress], None],
+    *,
+    when_found: Callable[[], None] = lambda: None,
+) -> ReadyModel:
     """The model, ready to answer.
+
+    Args:
+        request: which, and how.
+        report: told how far it is.
+        when_found: called once its files are there, before anything of it is loaded: the time to
+            free the model before it.
 
     Raises:
         EngineError: there is no such model, it is broken, or it would not fit.
@@ -68,6 +79,7 @@ def load_model(request: ModelRequest, report: Callable[[Progress], None]) -> Rea
         allow_pull=True,
         progress=report,
     )
+    when_found()
     if not request.force:
         _check_files(found.folder, device)
     loaded = load(

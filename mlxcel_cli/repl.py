@@ -14,7 +14,7 @@ from typing import TextIO
 from engine.errors import EngineError
 from engine.models.progress import Progress
 from mlxcel_cli.answer_writers import TextWriter
-from mlxcel_cli.answers import Done, LookupRefused, ModelReport, Piece, PromptRead
+from mlxcel_cli.answers import KEEPS_MODEL, Done, LookupRefused, ModelReport, Piece, PromptRead
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.blocks import MessageReader
 from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
@@ -132,12 +132,16 @@ class LineChat:
         return True
 
     def _load(self) -> None:
-        self.start.session.model = None
-        if not self.lines.takes_keys:
-            self._watch_load()
-            return
-        with self._key.stopping(self.answerer.stop):
-            self._watch_load()
+        before, self.start.session.model = self.start.session.model, None
+        try:
+            if not self.lines.takes_keys:
+                self._watch_load()
+                return
+            with self._key.stopping(self.answerer.stop):
+                self._watch_load()
+        except KEEPS_MODEL:
+            self.start.session.model = before
+            raise
         if self.start.session.model is None:
             self.output.clear_progress()
             self.output.note("mlxcel: loading is stopped; /model NAME loads a model")

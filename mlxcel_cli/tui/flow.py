@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.models.progress import Progress
-from mlxcel_cli.answers import Done, ModelReport, ModelRequest, Piece, PromptRead
+from mlxcel_cli.answers import KEEPS_MODEL, Done, ModelReport, ModelRequest, Piece, PromptRead
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.plain_text import visible
@@ -47,6 +47,8 @@ class Flow:
         """How far a load is, while one runs."""
         self.waits = False
         """Whether a message waits for the model."""
+        self._before: ModelReport | None = None
+        """The model that the one being loaded takes the place of."""
         self._continues = False
         """Whether what waits is the rest of an answer."""
         self._saving: Timer | None = None
@@ -126,7 +128,7 @@ class Flow:
     def load(self, name: str | None) -> None:
         """Load a model in place of the one that is there."""
         assert self._jobs is not None
-        self._session.model = None
+        self._before, self._session.model = self._session.model, None
         self.loading = "loading"
         self._model = replace(self._model, name=name)
         self._jobs.load(self._model)
@@ -206,6 +208,9 @@ class Flow:
         if self._jobs is None or message.job != self._jobs.current:
             return
         self._app.say(failure_text(message.error), is_error=True)
+        if self.loading and self._before is not None and isinstance(message.error, KEEPS_MODEL):
+            self._session.model = self._before
+            self._app.say(f"The chat goes on with {self._before.name}.")
         self.loading, self.waits = "", False
         if self._session.is_answering:
             self._app.prompt.give_back(self._session.fail())
