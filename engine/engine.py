@@ -177,6 +177,11 @@ class Engine:
             return False
         return not context_is_full(ahead, row.prompt_tokens, row.rules)
 
+    def check_row(self, seq: SeqId) -> None:
+        """Raise why a row's KV was lost, with a step that need not have been its own."""
+        if (error := self._ledger.row(seq).lost) is not None:
+            raise error
+
     def step(self, seqs: Iterable[SeqId]) -> list[StepOutcome]:
         """One token for every row."""
         return self.collect(self.submit(seqs))
@@ -347,9 +352,7 @@ class Engine:
     def cached_tokens(self, seq: SeqId) -> int:
         """Tokens of a row's prompt whose KV is there: where its prefill begins or goes on."""
         row = self._ledger.row(seq)
-        if row.lost is not None:
-            return 0
-        return min(row.prompt_tokens, self._storage.length(row.slot))
+        return 0 if row.lost else min(row.prompt_tokens, self._storage.length(row.slot))
 
     def suspend(self, seq: SeqId) -> SuspendedRow:
         """Close a row that has nothing in flight, keeping what `resume` needs; its KV is dropped.

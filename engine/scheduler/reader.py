@@ -68,6 +68,8 @@ class PromptReader:
             if piece.is_last:
                 job.decodes_since(self._clock())
                 if grant.draws:
+                    self._counters.prefill_tokens += piece.tokens
+                    self._counters.prefill_pieces += 1
                     return self._engine.prefill(job.seq, piece).first
                 self._engine.join(job.seq)
             elif read and piece.start != boundary:

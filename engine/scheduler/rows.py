@@ -57,8 +57,13 @@ class Rows:
         return None if self._cache is None else self._cache.boundary(seq)
 
     def wants_step(self, job: Job) -> bool:
-        """Whether one more step may be submitted for a job's row."""
+        """Whether one more step may be submitted for a job's row.
+
+        Raises:
+            EvalFailed: its KV was lost with another's step; no step of its own will tell.
+        """
         assert job.seq is not None
+        self._engine.check_row(job.seq)
         return self._engine.wants_step(job.seq)
 
     def at_piece(self, seq: SeqId, done_tokens: int) -> None:

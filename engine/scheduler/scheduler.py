@@ -320,11 +320,11 @@ class BatchScheduler:
             if job is None or job.id not in self._rows:
                 continue
             with self._boundary(job):
+                self._counters.note(outcome)
                 self._take(job, outcome)
 
     def _take(self, job: Job, outcome: StepOutcome | VerifyOutcome) -> None:
         last = job.note(outcome, self._clock())
-        self._counters.note(outcome)
         delta = job.take_delta()
         if delta is not None:
             self._events.append(delta)

@@ -42,7 +42,9 @@ def test_a_request_that_ends_with_its_first_token_takes_no_step_beside_others(cy
     told = served.submit("new", params(tokens))
     served.tick()
     assert len(told.tokens) == told.done.usage.completion_tokens == tokens
-    assert served.scheduler.stats().counters.decode_steps == before + 1
+    counters = served.scheduler.stats().counters
+    assert counters.decode_steps == before + 1
+    assert counters.decode_tokens == len(served.told["old"].tokens), "a drawn token is no step's"
 
 
 def test_requests_that_come_together_share_the_step_of_their_first_tokens(cycle):

@@ -133,6 +133,32 @@ def test_when_every_array_is_lost_all_rows_end_and_new_ones_are_served(tokenizer
     assert again.tokens == [4, 5, 6]
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_a_row_that_is_in_no_step_when_its_kv_is_lost_is_told_too(tokenizer, monkeypatch, held):
+    engine = cycle_engine(tokenizer=tokenizer)
+    watched = Watched(engine)
+    served = Served(engine, parallel=4)
+    told = [served.submit(str(i), SequenceParams((1, i), max_tokens=30)) for i in range(3)]
+    for _ in range(5):
+        served.tick()
+    if held:
+        served.scheduler.hold("0")
+        for _ in range(3):
+            served.tick()
+    at = watched.calls + 1
+    watched.fails_in = lambda call: call == at
+
+    def lost(arrays):
+        monkeypatch.undo()
+        raise EvalFailed("lost the device")
+
+    monkeypatch.setattr(guard, "evaluate", lost)
+    for _ in range(5):
+        served.tick()
+    assert [type(one.error) for one in told] == [EvalFailed] * 3
+    assert not served.scheduler.stats().slots
+
+
 def test_faults_of_a_whole_step_count_once_and_eight_are_the_end(tokenizer):
     engine = cycle_engine(tokenizer=tokenizer)
     watched = Watched(engine)
