@@ -67,7 +67,8 @@ class SamplingParams:
         for rule in _RULES:
             value = getattr(self, rule.name)
             if not rule.low <= value <= rule.high:
-                raise InvalidParams(rule.name, f"must be {rule.text}, got {value}")
+                most = f", at most {rule.high:g}" if value > rule.high >= _INT_LIMIT else ""
+                raise InvalidParams(rule.name, f"must be {rule.text}{most}, got {value}")
         if not 0 < self.typical_p <= 1:
             raise InvalidParams("typical_p", f"must be above 0 and at most 1, got {self.typical_p}")
         if self.repetition_penalty <= 0:
@@ -190,8 +191,10 @@ class LoopRule:
     min_count: int = 12
 
     def __post_init__(self) -> None:
-        if self.max_pattern < 0 or self.min_pattern < 0:
+        if self.max_pattern < 0:
             raise InvalidParams("loop_max_pattern", "must be 0 (off) or more")
+        if self.min_pattern < 0:
+            raise InvalidParams("loop_min_pattern", f"must be 0 or more, got {self.min_pattern}")
         if self.max_pattern and self.min_count < 2:
             raise InvalidParams("loop_min_count", f"must be 2 or more, got {self.min_count}")
 

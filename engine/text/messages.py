@@ -29,7 +29,10 @@ def check_messages(messages: object) -> list[CheckedMessage]:
         raise InvalidParams("messages", f"must be a list of messages, got {_kind(messages)}")
     if not messages:
         raise InvalidParams("messages", "is empty: there is nothing to answer")
-    return [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    checked = [_check(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    if not any(message["content"].strip() or message.get("tool_calls") for message in checked):
+        raise InvalidParams("messages", "say nothing: the content of each is empty")
+    return checked
 
 
 def merge_system(messages: Sequence[CheckedMessage]) -> list[CheckedMessage]:

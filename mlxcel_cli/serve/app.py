@@ -1,6 +1,6 @@
 """The aiohttp application: routes, and what surrounds them."""
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from mlxcel_cli.serve.middleware import (
     add_headers,
@@ -42,7 +42,7 @@ def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
     app[SERVER] = server
     app.on_response_prepare.append(add_headers)
     app.add_routes(
-        [
+        _expecting(
             web.get("/", information),
             web.get("/health", health),
             web.get("/v1/health", health),
@@ -72,6 +72,23 @@ def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
             web.post("/v1/cache/reset", cache_reset),
             web.get("/metrics", metrics),
             web.get("/openapi.json", openapi_document),
-        ]
+        )
     )
     return app
+
+
+def _expecting(*routes: web.RouteDef) -> list[web.RouteDef]:
+    for route in routes:
+        route.kwargs["expect_handler"] = send_continue
+    return list(routes)
+
+
+async def send_continue(request: web.Request) -> None:
+    """Let a client send the body it holds back; another expectation is ignored, as HTTP allows.
+
+    aiohttp would answer that one itself, past our errors' shape.
+    """
+    asked = request.headers.get("Expect", "")
+    if request.version == HttpVersion11 and asked.lower() == "100-continue":
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # it is no part of the response

@@ -268,7 +268,7 @@ def _ids_prompt(ids: Sequence[int], model: ServedModel) -> Prompt:
             raise InvalidParams(
                 "prompt", f"token id {token} is outside this model's {vocab} tokens"
             )
-    return Prompt(tuple(ids), model.tokenizer.decode(ids))
+    return Prompt(tuple(ids), model.tokenizer.decode(ids, skip_special=False))
 
 
 def _sampling(

@@ -106,7 +106,7 @@ def usage_body(choices: Sequence[Choice]) -> UsageBody:
     """Counts of a response so far; each prompt counts once."""
     prompts = sum(choice.prompt_tokens for choice in choices)
     written = sum(choice.completion_tokens for choice in choices)
-    cached = max((one.done.usage.cached_tokens for one in choices if one.done), default=0)
+    cached = sum(one.done.usage.cached_tokens for one in choices if one.done and one.prompt_tokens)
     return UsageBody(prompts, written, prompts + written, PromptTokensDetails(cached))
 
 

@@ -173,3 +173,17 @@ def test_when_penalties_are_on(values: dict[str, float], on: bool):
 def test_dry_without_a_look_back_is_off():
     assert SamplingParams(dry_multiplier=1).has_dry
     assert not SamplingParams(dry_multiplier=1, dry_penalty_last_n=0).has_dry
+
+
+def test_a_value_past_what_a_draw_can_hold_is_refused_by_the_bound_it_breaks():
+    with pytest.raises(InvalidParams, match="0 or more, at most 3e\\+38, got 1e\\+300"):
+        SamplingParams(temperature=1e300)
+    with pytest.raises(InvalidParams, match="0 or more, got -1"):
+        SamplingParams(temperature=-1)
+
+
+def test_a_negative_loop_rule_is_refused_by_its_field():
+    for field in ("min_pattern", "max_pattern"):
+        with pytest.raises(InvalidParams) as refused:
+            LoopRule(**{field: -1})
+        assert refused.value.field == f"loop_{field}"

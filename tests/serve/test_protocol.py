@@ -48,6 +48,18 @@ def test_every_error_has_openai_s_body(server, method, path, status, code):
     assert (status == 405) == ("allow" in reply.headers)
 
 
+@pytest.mark.parametrize("value", ["100-continue", "200-ok", ""])
+def test_an_expectation_is_met_or_ignored(server, value):
+    raw = b'{"prompt": "a", "max_tokens": 1}'
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nExpect: {value}\r\n"
+    head += f"Content-Type: {JSON}\r\nContent-Length: {len(raw)}\r\n\r\n"
+    with server.connect() as connection:
+        connection.sendall(head.encode() + raw)
+        said = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert said.startswith(b"HTTP/1.1 100 Continue\r\n\r\n") == (value == "100-continue")
+    assert b"HTTP/1.1 200 OK\r\n" in said
+
+
 def test_a_body_of_another_type_is_refused(server):
     reply = server.ask("POST", "/v1/completions", raw=b"a=1", Content_Type="text/plain")
     assert (reply.status, reply.error["code"]) == (415, "unsupported_media_type")

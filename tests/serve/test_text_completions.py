@@ -37,6 +37,14 @@ def test_an_echo_begins_with_the_prompt_also_in_a_stream(server):
     assert server.complete(list(b"Hello"), **asked).json["choices"][0]["text"] == text
 
 
+def test_an_echo_of_token_ids_shows_special_marks_too(server):
+    text = "<|im_start|>user\nhi"
+    ids = server.ask("POST", "/tokenize", {"content": text, "parse_special": True}).json["tokens"]
+    for prompt in (text, ids):
+        body = server.complete(prompt, max_tokens=0, echo=True).json
+        assert body["choices"][0]["text"] == text
+
+
 def test_an_echo_of_no_tokens_is_the_prompt(server):
     body = server.complete("Hello", max_tokens=0, echo=True).json
     assert body["choices"][0]["text"] == "Hello"

@@ -125,23 +125,6 @@ def test_a_model_that_is_not_there_is_told_and_the_message_given_back(chat):
     chat(backend, steps)
 
 
-def test_a_slip_in_a_model_s_name_leaves_the_one_that_is_loaded(chat):
-    backend = ScriptedBackend("Hello")
-
-    async def steps(pilot):
-        await ready(pilot)
-        name = pilot.app.session.model.name
-        backend.load_script = [ModelNotFound("nope", "try mlxcel models list")]
-        await say(pilot, "/model nope")
-        await until(pilot, lambda: len(notices(pilot.app)) > 1)
-        assert "try mlxcel models list" in notices(pilot.app)[-2]
-        assert f"goes on with {name}" in notices(pilot.app)[-1]
-        await ask(pilot, "hi")
-        assert "Hello" in screen_lines(pilot.app)
-
-    chat(backend, steps)
-
-
 def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
     hold = Hold()
     backend = ScriptedBackend([Piece("Once upon", tokens=2), hold, done("never")], "More")

@@ -32,6 +32,8 @@ from engine.text.messages import check_messages, merge_system, parse_arguments
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
             "messages[0].content[0].type",
         ),
+        ([{"role": "user", "content": ""}], "messages"),
+        ([{"role": "system", "content": " "}, {"role": "user", "content": []}], "messages"),
         ([{"role": "assistant", "tool_calls": 3}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": [3]}], "messages[0].tool_calls[0].function"),
         (
