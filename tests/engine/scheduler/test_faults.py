@@ -111,13 +111,8 @@ def test_logits_that_are_not_finite_end_their_row_only(tokenizer):
     assert told[1].text == solo[1]
 
 
-def test_when_every_array_is_lost_all_rows_end_and_new_ones_are_served(tokenizer, monkeypatch):
-    engine = cycle_engine(tokenizer=tokenizer)
-    watched = Watched(engine)
-    served = Served(engine, parallel=4)
-    told = [served.submit(str(i), SequenceParams((1, i), max_tokens=30)) for i in range(3)]
-    for _ in range(5):
-        served.tick()
+def lose_the_kv_of_all(watched, monkeypatch):
+    """The next forward fails, and no array of the storage can be computed then."""
     at = watched.calls + 1
     watched.fails_in = lambda call: call == at
 
@@ -126,6 +121,16 @@ def test_when_every_array_is_lost_all_rows_end_and_new_ones_are_served(tokenizer
         raise EvalFailed("lost the device")
 
     monkeypatch.setattr(guard, "evaluate", lost)
+
+
+def test_when_every_array_is_lost_all_rows_end_and_new_ones_are_served(tokenizer, monkeypatch):
+    engine = cycle_engine(tokenizer=tokenizer)
+    watched = Watched(engine)
+    served = Served(engine, parallel=4)
+    told = [served.submit(str(i), SequenceParams((1, i), max_tokens=30)) for i in range(3)]
+    for _ in range(5):
+        served.tick()
+    lose_the_kv_of_all(watched, monkeypatch)
     served.run()
     assert [type(one.error) for one in told] == [EvalFailed] * 3
     again = served.submit("again", SequenceParams((1, 2, 3), max_tokens=3))
@@ -145,14 +150,7 @@ def test_a_row_that_is_in_no_step_when_its_kv_is_lost_is_told_too(tokenizer, mon
         served.scheduler.hold("0")
         for _ in range(3):
             served.tick()
-    at = watched.calls + 1
-    watched.fails_in = lambda call: call == at
-
-    def lost(arrays):
-        monkeypatch.undo()
-        raise EvalFailed("lost the device")
-
-    monkeypatch.setattr(guard, "evaluate", lost)
+    lose_the_kv_of_all(watched, monkeypatch)
     for _ in range(5):
         served.tick()
     assert [type(one.error) for one in told] == [EvalFailed] * 3
