@@ -68,8 +68,6 @@ class Ledger:
 
     def commit(self, row: Sequence, reading: DrawReading, index: int) -> StepOutcome:
         """Finish one row's token of a reading."""
-        if row.lost is not None:  # a step behind the one whose failure lost its KV was read well
-            return self.settle(row, fail(row, row.lost))
         token = reading.tokens[index]
         row.sampler.observe(token, reading.feedback[index])
         return self.settle(row, commit(row, token, reading.logprobs[index]))

@@ -228,4 +228,4 @@ def test_counts_are_told_with_the_end(engine):
     assert counters.verify_rounds == times.draft_rounds
     assert counters.draft_tokens == times.draft_n
     assert counters.draft_tokens_accepted == times.draft_n_accepted
-    assert counters.decode_tokens == 70
+    assert counters.decode_tokens == 70 - 1, "b's first token is drawn ahead of a step"
