@@ -143,7 +143,7 @@ class BatchScheduler:
     def slack_s(self) -> float:
         """Seconds for which the next tick may wait for requests without slowing those that run.
 
-        One that comes meanwhile is read right behind the step in flight; then tick at once.
+        One that comes is read right behind the step in flight; then tick at once. 0: not at all.
         """
         is_open = len(self._rows) < self.settings.limits.parallel and not len(self._queue)
         return self._pipeline.slack_s() if is_open and not self._events else 0.0

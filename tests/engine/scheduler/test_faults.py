@@ -138,18 +138,16 @@ def test_when_every_array_is_lost_all_rows_end_and_new_ones_are_served(tokenizer
     assert again.tokens == [4, 5, 6]
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_a_row_that_is_in_no_step_when_its_kv_is_lost_is_told_too(tokenizer, monkeypatch, held):
+def test_a_row_that_is_in_no_step_when_its_kv_is_lost_is_told_too(tokenizer, monkeypatch):
     engine = cycle_engine(tokenizer=tokenizer)
     watched = Watched(engine)
     served = Served(engine, parallel=4)
     told = [served.submit(str(i), SequenceParams((1, i), max_tokens=30)) for i in range(3)]
     for _ in range(5):
         served.tick()
-    if held:
-        served.scheduler.hold("0")
-        for _ in range(3):
-            served.tick()
+    served.scheduler.hold("0")
+    for _ in range(3):
+        served.tick()
     lose_the_kv_of_all(watched, monkeypatch)
     for _ in range(5):
         served.tick()
