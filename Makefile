@@ -81,9 +81,8 @@ snap: $(DEVELOPED) ## write snapshots anew; then read: git diff snapshots/
 	$(PYTEST) --snapshot-update $(ARGS)
 
 .PHONY: generated
-generated: $(DEVELOPED) ## write completions/, docs/cli.md and docs/modules.md from the code
+generated: $(DEVELOPED) ## write completions/ and docs/cli.md from the code
 	$(BIN)/python -m mlxcel_cli.generated
-	$(BIN)/python -m tests.rules.modules_page
 
 .PHONY: picture
 picture: $(DEVELOPED) ## draw docs/chat.svg, the README's picture of the chat, anew

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mlxcel_cli.command_tree import command_tree
-from tests.rules import modules_page
 from tests.rules.tree import ROOT, tracked_files
 
 PAGES = [path for path in tracked_files() if path.suffix == ".md" and path.parts[0] != "snapshots"]
@@ -79,10 +78,6 @@ def test_every_decision_is_listed_by_number_and_title(page: Path):
 def test_decisions_are_numbered_without_gaps():
     numbers = [int(page.name[:4]) for page in ADRS]
     assert numbers == list(range(1, len(ADRS) + 1))
-
-
-def test_the_modules_page_is_what_the_docstrings_say():
-    assert modules_page.PAGE.read_text(encoding="utf-8") == modules_page.page(), "make generated"
 
 
 def test_the_readme_s_two_commands_come_first_and_the_gate_runs_them():

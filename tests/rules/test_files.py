@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules.tree import ROOT, python_files, syntax_tree, tracked_files
+from tests.rules.tree import (
+    ROOT,
+    imported_names,
+    module_name,
+    python_files,
+    syntax_tree,
+    tracked_files,
+)
 
 LONGEST_FILE_LINES = 400
 
@@ -36,6 +43,9 @@ ENVIRONMENT_READERS = ("mlxcel_cli/config.py", "mlxcel_cli/paths.py", "engine/ru
 
 ENVIRONMENT_CARRIERS = ("mlxcel_cli/", "engine/models/starter.py")
 """May hand the environment on, to the readers or to a program they start."""
+
+STARTED_BY_NAME = ("mlxcel_cli.__main__", "mlxcel_cli.commands.", "engine.runtime.blas_proof")
+"""The command tree, or a process of their own, starts these; tests run the commands."""
 
 OF_ONE_MACHINE = re.compile(
     r"(?:^|[\s\"'=(`:])/(?:work|root|home/\w+|Users/\w+)(?:/|\b)"
@@ -70,13 +80,17 @@ def test_every_init_is_only_a_docstring():
     assert [path for path in others if len(syntax_tree(path).body) != 1] == []
 
 
-def test_every_engine_module_has_its_test_file():
-    modules = [path for path in python_files("engine") if path.name != "__init__.py"]
-    mirrored = {path: Path("tests") / path.parent / f"test_{path.name}" for path in modules}
-    missing = {
-        str(path): str(test) for path, test in mirrored.items() if not (ROOT / test).exists()
-    }
-    assert missing == {}
+def test_every_module_is_imported_by_a_test():
+    """By itself, or through a module that a test imports: without it that test fails."""
+    modules = {module_name(path): path for path in LIBRARY if path.name != "__init__.py"}
+    pending = modules.keys() & set().union(*map(imported_names, python_files("tests")))
+    pending |= {name for name in modules if name.startswith(STARTED_BY_NAME)}
+    reached: set[str] = set()
+    while pending:
+        reached |= pending
+        pending = modules.keys() & set().union(*(imported_names(modules[m]) for m in pending))
+        pending -= reached
+    assert sorted(modules.keys() - reached) == []
 
 
 def test_tests_hold_no_init_files():
