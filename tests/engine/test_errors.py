@@ -1,6 +1,4 @@
 import inspect
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +29,7 @@ def test_every_error_of_the_module_is_in_its_tree_of_names():
     }
     tree = {kind.__name__ for kind in family(EngineError) if kind.__module__ == errors.__name__}
     assert kinds == tree | {"EngineError"}
-    assert [name for name in kinds if name not in errors.__doc__] == []
+    assert [name for name in tree if f"── {name} " not in errors.__doc__] == []
 
 
 @pytest.mark.parametrize(
@@ -53,10 +51,3 @@ def test_messages_say_what_is_wrong(error: EngineError, said: str):
 def test_faults_of_one_row_are_row_errors():
     assert issubclass(EvalFailed, RowError)
     assert not issubclass(InvalidParams, RowError)
-
-
-def test_the_plain_contracts_load_no_arrays():
-    names = ["errors", "params", "finish", "prefill", "outcome"]
-    code = f"import sys; import {', '.join('engine.' + name for name in names)}; "
-    code += "sys.exit('mlx' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

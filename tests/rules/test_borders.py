@@ -34,13 +34,6 @@ def test_every_engine_error_has_a_name_for_json(kind: type[EngineError]):
     assert error_type(error) not in {"internal_error", "engine_error"}
 
 
-@each_error
-def test_every_engine_error_stands_in_the_tree_of_the_module_s_docstring(kind: type[EngineError]):
-    import engine.errors
-
-    assert f"── {kind.__name__} " in engine.errors.__doc__
-
-
 def test_a_disk_that_is_full_is_no_broken_model(tmp_path):
     with pytest.raises(ModelFileError) as refused, writing(tmp_path):
         raise OSError(28, "No space left on device")

@@ -78,6 +78,12 @@ def test_planning_modules_load_no_mlx():
     assert packages_loaded_by(*modules) & ARRAYS == set()
 
 
+def test_planning_loads_numpy_for_the_lookup_only():
+    modules = [module_name(path) for path in PLANNING if (ROOT / path).exists()]
+    plain = [name for name in modules if not name.startswith("engine.lookup.")]
+    assert packages_loaded_by(*plain) & {"numpy"} == set()
+
+
 def test_the_engine_loads_without_a_terminal_or_server():
     modules = [module_name(path) for path in ENGINE]
     assert packages_loaded_by(*modules) & FRONT_ENDS == set()

@@ -1,6 +1,7 @@
 import mlx.core as mx
 
 from engine.kv.layer import grown, widened
+from engine.kv.storage import RowSnapshot
 
 
 def test_growing_keeps_what_is_there_and_adds_zeros():
@@ -18,3 +19,9 @@ def test_widening_keeps_the_rows_it_is_given_in_their_order():
     assert widened(array, None, 4).tolist() == [[0, 1], [2, 3], [4, 5], [0, 0]]
     assert widened(array, [2, 0], 2).tolist() == [[4, 5], [0, 1]]
     assert widened(array, [1], 3).tolist() == [[2, 3], [0, 0], [0, 0]]
+
+
+def test_a_snapshot_counts_its_bytes():
+    snapshot = RowSnapshot(2, ((mx.zeros((1, 2), mx.float32),), (), (mx.zeros(3, mx.float16),)))
+    assert snapshot.nbytes == 8 + 6
+    assert snapshot.overshoot == 0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.errors import DrafterOutOfStep
 from engine.lookup.auto_governor import AutoGovernor
-from engine.lookup.drafter import Drafter, PromptLookup
+from engine.lookup.drafter import PromptLookup
 from engine.lookup.governor import FixedGovernor, GatedGovernor, GradedGovernor
 from engine.lookup.reference import ReferenceText
 from engine.lookup.widths import WidthCosts
@@ -21,11 +21,6 @@ def started(context: Sequence[int], governor=None, *, references=()) -> PromptLo
     drafter = PromptLookup(PARAMS, governor or FixedGovernor(7), references=references)
     drafter.start(context[:-1], context[-1])
     return drafter
-
-
-def test_a_prompt_lookup_is_a_drafter():
-    drafter: Drafter = started((1, 2))
-    assert drafter.stats.rounds == 0
 
 
 @pytest.mark.parametrize(

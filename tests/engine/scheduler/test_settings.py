@@ -20,10 +20,3 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(field: str, settings: 
     with pytest.raises(InvalidParams) as refused:
         SchedulerSettings(**settings)
     assert refused.value.field == field
-
-
-def test_the_defaults_are_four_slots_and_a_queue_of_32():
-    settings = SchedulerSettings()
-    assert (settings.limits.parallel, settings.queue_depth) == (4, 32)
-    assert settings.limits.grant_interval == 16
-    assert settings.limits.preemption is None

@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -273,9 +274,10 @@ import sys
 from pathlib import Path
 from engine.errors import EngineError
 from engine.models.gguf import convert
+from engine.models.progress import no_report as report
 {before}
 try:
-    convert.convert_gguf(Path({str(source)!r}), Path({str(target)!r}))
+    convert.convert_gguf(Path({str(source)!r}), Path({str(target)!r}), progress=report)
 except EngineError as error:
     sys.exit(str(error))
 """
@@ -307,14 +309,22 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_whole(tmp_path):
 
 def test_two_processes_at_once_make_one_folder(tmp_path):
     source, target = tiny_gguf(tmp_path / "m.gguf", "llama"), tmp_path / "out"
-    note = """
-import time
+    turn = tmp_path / "turn"
+    os.mkfifo(turn)  # the one that builds reads until the one that waits for it writes
+    note = f"""
+import signal
+signal.alarm(60)  # where both build, nobody writes
 whole = convert.write_model
 def noted(source, folder, **options):
-    Path(f"{source}.built-by-{folder.name}").touch()
-    time.sleep(0.5)
+    Path(f"{{source}}.built-by-{{folder.name}}").touch()
+    Path({str(turn)!r}).read_text()
     whole(source, folder, **options)
 convert.write_model = noted
+reports = []
+def report(progress):
+    reports.append(progress)
+    if len(reports) == 1 and progress.stage.startswith("waiting"):
+        Path({str(turn)!r}).write_text("waiting")
 """
     both = [run_conversion(source, target, note) for _ in range(2)]
     assert [(process.wait(), process.communicate()[1]) for process in both] == [(0, b""), (0, b"")]
