@@ -154,8 +154,8 @@ def choice_gap(
     """Distance of two choices' scores after ``written``; infinite where one text just ends."""
     import mlx.core as mx
 
+    from engine.sampling.plan import token_scores
     from engine.sampling.row_sampler import RowSampler
-    from engine.sampling.scores import token_scores
 
     if not ours or not plain:
         return float("inf")

@@ -40,7 +40,7 @@ class ExitCode(IntEnum):
     OK = 0, "The command did what was asked."
     FAILED = (
         1,
-        "Something unforeseen (`MLXCEL_DEBUG=1` shows it), or arms of `parity` that disagree.",
+        "Something unforeseen (`MLXCEL_DEBUG=1` shows it), or variants of `parity` that disagree.",
     )
     USAGE = 2, "An option, argument, setting or value is wrong; nothing was started."
     MODEL_NOT_FOUND = 3, "No model goes by that name; the message says what to type next."

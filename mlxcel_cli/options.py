@@ -17,7 +17,7 @@ import typer
 HIDDEN_ALIASES = frozenset({
     "--temp", "--repeat-penalty", "--repeat-last-n", "--no-chat-template", "--n-predict",
     "--predict", "--typical", "--mirostat-ent", "--mirostat-lr", "--dynatemp-exp",
-    "--no-memory-check", "--system-prompt", "--max-batch-size",
+    "--no-memory-check", "--system-prompt", "--max-batch-size", "--arms",
 })  # fmt: skip
 """Spellings of llama.cpp, mlx-lm and older tools that are accepted and not advertised."""
 

@@ -48,7 +48,7 @@ GPU_PARTS = (
     "tests/engine/sampling/",
     "tests/engine/lookup/",
     "tests/engine/proofs/",
-    "tests/cli/test_parity",
+    "tests/cli/parity/",
 )
 """Where the tests live that must also pass on Metal or CUDA: `make check-gpu`."""
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 
 from engine.outcome import TokenLogprobs
 from engine.sampling.adjustments import Adjustment, Uploaded, adjust, upload_adjustments
-from engine.sampling.chain import Drawn, Knobs, Stages, StepKnobs, run_chain
+from engine.sampling.chain import LEAST_TEMPERATURE, Drawn, Knobs, Stages, StepKnobs, run_chain
 from engine.sampling.dry import DryHistory
 from engine.sampling.knobs import (
     asking_rows,
@@ -23,6 +23,7 @@ from engine.sampling.knobs import (
 )
 from engine.sampling.logprobs import LogprobRows, finite, measure_logprobs, read_logprobs
 from engine.sampling.penalties import PenaltyWindow, penalise, upload_windows
+from engine.sampling.random import gumbel_all
 from engine.sampling.row_sampler import RowSampler
 
 LOW_BITS = 0xFFFFFFFF
@@ -157,12 +158,11 @@ class DrawPlan:
         """Run the chain on adjusted logits, float32[R, V]."""
         if self.stages is None or self.knobs is None:
             return Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
-        keys = [0 if row.sampler is None else row.sampler.token_key(row.position) for row in rows]
-        pairs = mx.array([[key & LOW_BITS, key >> 32] for key in keys], mx.uint32)
+        keys = _noise_keys(rows)
         steps = step_knobs(self.stages, self.samplers, [row.position for row in rows])
         if self._program is None:
-            return run_chain(self.stages, logits, pairs, steps, self.knobs)
-        arrays = self._program(logits, pairs, tuple(steps), tuple(self.knobs))
+            return run_chain(self.stages, logits, keys, steps, self.knobs)
+        arrays = self._program(logits, keys, tuple(steps), tuple(self.knobs))
         return Drawn(arrays[0], arrays[1] if len(arrays) > 1 else None)
 
 
@@ -182,22 +182,32 @@ def draw(plan: DrawPlan, rows: Sequence[DrawRow], logits: mx.array, newest: mx.a
     if plan.is_plain_greedy:
         drawn = Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
     else:
-        shaped = logits.astype(mx.float32)
-        fixed = plan.fixed_adjustments(rows)
-        if fixed is not None:
-            shaped = adjust(shaped, fixed)
-        if plan.penalties is not None:
-            uploaded = upload_windows(_windows(rows))
-            shaped = penalise(shaped, newest=newest, window=uploaded, knobs=plan.penalties)
-        if plan.needs_host:
-            repeats = upload_adjustments(_dry_penalties(rows))
-            if repeats is not None:
-                shaped = adjust(shaped, repeats)
-        drawn = plan.choose(shaped, rows)
+        drawn = plan.choose(_adjusted(plan, rows, logits, newest), rows)
     if plan.asking is None:
         return Draw(drawn.tokens, drawn.kept_logprob)
     logprobs = measure_logprobs(plan.asking, logits, drawn.tokens)
     return Draw(drawn.tokens, drawn.kept_logprob, logprobs, plan.asking)
+
+
+def token_scores(sampler: RowSampler, ids: Sequence[int], logits: mx.array) -> mx.array:
+    """The scores whose largest is the token after ``ids``; differences are in logits.
+
+    Args:
+        sampler: the row's; without filters (top-k and the like), mirostat and dynamic temperature.
+        ids: prompt and answer so far.
+        logits: float[V], the model's.
+
+    Returns:
+        float32[V]: logits with biases, penalties and DRY; of a row that draws, also with the
+        position's noise, at the scale of the logits.
+    """
+    row = DrawRow(sampler, len(ids), ids)
+    newest = mx.array([ids[-1]], mx.int32)
+    scores = _adjusted(DrawPlan([sampler]), [row], logits[None], newest)
+    if sampler.is_greedy:
+        return scores[0]
+    noise = gumbel_all(_noise_keys([row]), sampler.vocab_size)
+    return (scores + max(sampler.params.temperature, LEAST_TEMPERATURE) * noise)[0]
 
 
 def read_draw(drawn: Draw, values: Sequence[Sequence[Any]]) -> DrawReading:
@@ -216,6 +226,30 @@ def read_draw(drawn: Draw, values: Sequence[Sequence[Any]]) -> DrawReading:
     if drawn.asking is not None:
         logprobs = read_logprobs(drawn.asking, tokens, rest)
     return DrawReading(tokens, tuple(logprobs.get(row) for row in range(len(tokens))), feedback)
+
+
+def _adjusted(
+    plan: DrawPlan, rows: Sequence[DrawRow], logits: mx.array, newest: mx.array
+) -> mx.array:
+    """float32[R, V]: logits with biases, penalties and DRY, as the chain takes them."""
+    adjusted = logits.astype(mx.float32)
+    fixed = plan.fixed_adjustments(rows)
+    if fixed is not None:
+        adjusted = adjust(adjusted, fixed)
+    if plan.penalties is not None:
+        window = upload_windows(_windows(rows))
+        adjusted = penalise(adjusted, newest=newest, window=window, knobs=plan.penalties)
+    if plan.needs_host:
+        repeats = upload_adjustments(_dry_penalties(rows))
+        if repeats is not None:
+            adjusted = adjust(adjusted, repeats)
+    return adjusted
+
+
+def _noise_keys(rows: Sequence[DrawRow]) -> mx.array:
+    """uint32[R, 2]: what the noise of each row's draw is made of."""
+    keys = [0 if row.sampler is None else row.sampler.token_key(row.position) for row in rows]
+    return mx.array([[key & LOW_BITS, key >> 32] for key in keys], mx.uint32)
 
 
 def _windows(rows: Sequence[DrawRow]) -> list[PenaltyWindow | None]:

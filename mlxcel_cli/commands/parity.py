@@ -1,4 +1,4 @@
-"""``mlxcel parity``: do all ways to an answer write the same tokens?"""
+"""``mlxcel parity``: do all ways to get an answer write the same tokens?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,13 +22,13 @@ from mlxcel_cli.sampling_options import Seed
 EXAMPLES = """
 Examples:
   mlxcel parity
-  mlxcel parity ./my-model --cases greedy --arms engine,batch,mlx-lm -n 128
+  mlxcel parity ./my-model --cases greedy --variants engine,batch,mlx-lm -n 128
   mlxcel parity qwen3 --prompts prompts.txt --json
   MLXCEL_DETERMINISTIC=1 mlxcel parity --gap 0
   mlxcel parity --teacher-forced
 
-Each arm is held against the first one. A difference within --gap is a near-tie: it is shown, and is
-no failure. Exit status 1: a difference is larger. What arms and cases are: docs/parity.md.
+Each variant is compared with the first one. A difference within --gap is a near-tie: it is
+shown, and is no failure. Exit status 1: a difference is larger. Variants and cases: docs/parity.md.
 """
 
 COMPARISON = "Comparison"
@@ -49,11 +49,11 @@ Prompts = Annotated[
         "its own, a story and a text to copy.",
     ),
 ]  # fmt: skip
-Arms = Annotated[
+Variants = Annotated[
     str | None,
     typer.Option(
-        "--arms", metavar="A,B,...", rich_help_panel=COMPARISON,
-        help="Which arms, the first one being what the others are held against. Default: all.",
+        "--variants", "--arms", metavar="A,B,...", rich_help_panel=COMPARISON,
+        help="Which variants; the others are compared with the first one. Default: all.",
     ),
 ]  # fmt: skip
 Cases = Annotated[
@@ -75,15 +75,15 @@ Batch = Annotated[
     int | None,
     typer.Option(
         "--rows", metavar="N", rich_help_panel=COMPARISON,
-        help="Rows of the batch arm, the judged one included. Default: 4.",
+        help="Rows of the batch variant, the compared one included. Default: 4.",
     ),
 ]  # fmt: skip
 TeacherForced = Annotated[
     bool | None,
     typer.Option(
         "--teacher-forced/--no-teacher-forced", rich_help_panel=COMPARISON,
-        help="Instead, hold each token of each arm's greedy answer against what mlx-lm would "
-        "have written there.",
+        help="Instead, compare each token of each variant's greedy answer with what mlx-lm "
+        "would have written there.",
     ),
 ]  # fmt: skip
 
@@ -98,7 +98,7 @@ def parity(  # noqa: PLR0913 - one parameter an option
     raw: Raw = None,
     max_tokens: MaxTokens = None,
     seed: Seed = None,
-    arms: Arms = None,
+    variants: Variants = None,
     cases: Cases = None,
     batch: Batch = None,
     gap: Gap = None,
@@ -107,13 +107,14 @@ def parity(  # noqa: PLR0913 - one parameter an option
     verbose: Verbose = None,
     config: Config = None,
 ) -> int:
-    """Compare the tokens of every way to an answer.
+    """Compare the tokens of every way to get an answer.
 
     The engine alone, in a batch, with prompt lookup, over cached and restored state, and mlx-lm's
     own loop answer the same prompts; where two differ, mlx-lm's logits say by how much.
     """
-    # Behind the door stands what --help must not pay for.
-    from mlxcel_cli.parity_check import ParityOptions, check_parity
+    # Imported here: --help must not load the engine.
+    from mlxcel_cli.parity.plan import ParityOptions
+    from mlxcel_cli.parity.run import check_parity
 
     return check_parity(
         ParityOptions(
@@ -124,7 +125,7 @@ def parity(  # noqa: PLR0913 - one parameter an option
             raw=raw,
             max_tokens=max_tokens,
             seed=seed,
-            arms=arms,
+            variants=variants,
             cases=cases,
             batch=batch,
             gap=gap,

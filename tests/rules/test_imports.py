@@ -15,7 +15,7 @@ LIBRARY = python_files("engine", "mlxcel_cli")
 
 MLX_LM_USERS = ("engine/models/", "engine/kv/", "engine/sampling/")
 
-JUDGE = Path("engine/models/reference.py")
+REFERENCE = Path("engine/models/reference.py")
 
 ARRAYS = {"mlx", "mlx_lm", "transformers"}
 
@@ -107,12 +107,12 @@ def test_mlx_lm_is_imported_only_by_model_kv_and_sampling_code():
     assert users == {}
 
 
-def test_mlx_lm_s_own_loops_are_imported_only_by_the_judge():
+def test_mlx_lm_s_own_loops_are_imported_only_by_the_reference():
     loops = ("mlx_lm.generate", "mlx_lm.server", "mlx_lm.stream_generate", "mlx_lm.batch_generate")
     users = {
         str(path): names
         for path in LIBRARY
-        if (names := imports_any(path, *loops)) and path != JUDGE
+        if (names := imports_any(path, *loops)) and path != REFERENCE
     }
     assert users == {}
 

@@ -1,6 +1,6 @@
-"""The arms of ``mlxcel parity`` that answer as its front ends do: ``generate``, and over HTTP.
+"""The variants of ``mlxcel parity`` above the engine: the scheduler, ``generate``, and HTTP.
 
-Both run on the model that is loaded, through the code that serves a user.
+All run on the model that is loaded, through the code that serves a user.
 """
 
 import asyncio
@@ -10,21 +10,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import fields
 from queue import SimpleQueue
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import ClientSession, web
 
 from engine.errors import InternalFault
-from engine.params import SamplingParams
-from engine.parity import Arm, ArmUnfit, ParityRequest
-from engine.parity_engine import NotingEngine
+from engine.lookup.widths import WidthCosts
+from engine.models.load import LoadedModel
+from engine.params import LookupPolicy, SamplingParams, SpeculationParams
 from engine.prefill import PrefillPacer
+from engine.prompt_cache.limits import CacheLimits
+from engine.scheduler.request import Delta, Failed, ScheduledRequest, Started
 from engine.scheduler.scheduler import BatchScheduler
+from engine.scheduler.settings import LookupSettings, SchedulerSettings
+from engine.scheduler.state import Limits
 from engine.session import Session
 from mlxcel_cli.answers import AnswerRequest, Done
 from mlxcel_cli.engine_backend import EngineBackend, render_prompt
 from mlxcel_cli.model_loading import ReadyModel
+from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
+from mlxcel_cli.parity.engine_variants import RecordingEngine
 from mlxcel_cli.prompt_input import PromptInput
 from mlxcel_cli.serve.app import make_app
 from mlxcel_cli.serve.asking import Defaults
@@ -35,24 +40,26 @@ from mlxcel_cli.serve.settings import settle
 from mlxcel_cli.serve.worker import EngineWorker
 from mlxcel_cli.serve_options import ServeOptions
 
-if TYPE_CHECKING:
-    from engine.models.load import LoadedModel
-
 LOOPBACK = "127.0.0.1"
 ANSWER_PATH = "/v1/completions"
 
+CACHED_FROM_TOKENS = 1
+"""Shortest beginning that the cache variants take over: prompts may be short."""
 
-def generate_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+ONE_SLOT = Limits(parallel=1)
+
+
+def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The request as ``mlxcel generate --raw`` answers it, from its text on.
 
     Raises:
-        ArmUnfit: the prompt's text does not give its tokens again.
-        InternalFault: the text that was told is not that of the tokens.
+        VariantUnfit: the prompt's text does not give its tokens again.
+        InternalFault: the text that was sent is not that of the tokens.
     """
-    engine = NotingEngine(loaded, request)
+    engine = RecordingEngine(loaded, request)
     raw = PromptInput(raw=loaded.tokenizer.decode(request.prompt_ids, skip_special=False))
     if loaded.tokenizer.encode_rendered(render_prompt(loaded, raw)) != request.prompt_ids:
-        raise ArmUnfit("the prompt's text gives other tokens")
+        raise VariantUnfit("the prompt's text gives other tokens")
     asked = AnswerRequest(
         prompt=raw,
         sampling=request.case.sampling,
@@ -66,13 +73,13 @@ def generate_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int,
     return engine.last_answer
 
 
-def http_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+def http_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The request as a server on a port of this machine answers it.
 
     Raises:
-        InternalFault: the server refused, or told another text than that of the tokens.
+        InternalFault: the server refused, or sent another text than that of the tokens.
     """
-    engine = NotingEngine(loaded, request)
+    engine = RecordingEngine(loaded, request)
     reply = _asked_over_http(_hosted(loaded, engine, request), _body(request))
     if "choices" not in reply:
         raise InternalFault(RuntimeError(f"the server refused: {reply}"))
@@ -80,21 +87,104 @@ def http_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...
     return engine.last_answer
 
 
-FRONT_ARMS: MappingProxyType[str, Arm] = MappingProxyType(
-    {"generate": generate_tokens, "http": http_tokens}
-)
-"""By name."""
+def scheduler_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The request alone in a scheduler, without cache and drafts."""
+    return _Alone(loaded, request, SchedulerSettings(ONE_SLOT)).answer()
 
 
-def _require_text(loaded: "LoadedModel", ids: tuple[int, ...], told: str) -> None:
-    if told != loaded.tokenizer.decode(ids):
-        raise InternalFault(ValueError("the text that was told is not that of the tokens"))
+def cache_miss_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The same with an empty prompt cache."""
+    return _Alone(loaded, request, _with_cache()).answer()
+
+
+def cache_hit_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The request once more, over what it left in the scheduler's prompt cache.
+
+    Raises:
+        VariantUnfit: nothing could be taken over.
+    """
+    alone = _Alone(loaded, request, _with_cache())
+    alone.answer()
+    answer = alone.answer()
+    if not alone.cached_tokens:
+        raise VariantUnfit("the prompt cache took nothing over")
+    return answer
+
+
+def scheduler_lookup_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The request in a scheduler that drafts whenever it can.
+
+    Raises:
+        VariantUnfit: no draft was made: the family is not eligible, or nothing in the text repeats.
+    """
+    speculation = SpeculationParams(policy=LookupPolicy.FIXED)
+    # Drafts are made whatever they cost, so nothing has to be measured.
+    costs = WidthCosts((1.0,) * (speculation.max_draft + 1))
+    lookup = LookupSettings(speculation, builds_kernels=False, width_costs=costs)
+    alone = _Alone(loaded, request, SchedulerSettings(ONE_SLOT, lookup=lookup))
+    answer = alone.answer()
+    if not alone.has_verified:
+        raise VariantUnfit("the scheduler drafted nothing")
+    return answer
+
+
+def _with_cache() -> SchedulerSettings:
+    return SchedulerSettings(ONE_SLOT, prompt_cache=CacheLimits(min_tokens=CACHED_FROM_TOKENS))
+
+
+class _Alone:
+    """A scheduler with one slot, and nobody else's requests."""
+
+    def __init__(
+        self, loaded: LoadedModel, request: ParityRequest, settings: SchedulerSettings
+    ) -> None:
+        self._request = request
+        self._engine = RecordingEngine(loaded, request)
+        pacer = PrefillPacer(fixed_tokens=request.chunk_tokens)
+        self._scheduler = BatchScheduler(self._engine, settings, pacer=pacer)
+        self._asked = 0
+        self.cached_tokens = 0
+        """Prompt tokens that the newest answer took from the cache."""
+
+    def answer(self) -> tuple[int, ...]:
+        """The request's answer, as the scheduler sends it.
+
+        Raises:
+            EngineError: it failed.
+            InternalFault: the events and the engine disagree.
+        """
+        self._asked += 1
+        scheduler, sent = self._scheduler, list[int]()
+        scheduler.submit(ScheduledRequest(str(self._asked), self._request.params))
+        while not scheduler.idle:
+            for event in scheduler.tick():
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Started):
+                    self.cached_tokens = event.cached_tokens
+                elif isinstance(event, Delta):
+                    sent += event.tokens
+        if tuple(sent) != self._engine.last_answer:
+            raise InternalFault(ValueError("the scheduler sent other tokens than it wrote"))
+        return tuple(sent)
+
+    @property
+    def has_verified(self) -> bool:
+        """Whether any draft was verified."""
+        return self._scheduler.stats().counters.verify_rounds > 0
+
+
+def _require_text(loaded: LoadedModel, ids: tuple[int, ...], sent: str) -> None:
+    if sent != loaded.tokenizer.decode(ids):
+        raise InternalFault(ValueError("the text that was sent is not that of the tokens"))
 
 
 class _LoadedBackend(EngineBackend):
     """The backend of ``generate`` on a model that is loaded already."""
 
-    def __init__(self, loaded: "LoadedModel", engine: NotingEngine, request: ParityRequest) -> None:
+    def __init__(
+        self, loaded: LoadedModel, engine: RecordingEngine, request: ParityRequest
+    ) -> None:
         super().__init__()
         session = Session(engine, pacer=PrefillPacer(fixed_tokens=request.chunk_tokens))
         self._ready = ReadyModel(loaded, engine, session, (), ExitStack(), "")
@@ -111,7 +201,7 @@ def _body(request: ParityRequest) -> dict[str, Any]:
     }
 
 
-def _hosted(loaded: "LoadedModel", engine: NotingEngine, request: ParityRequest) -> HostedModel:
+def _hosted(loaded: LoadedModel, engine: RecordingEngine, request: ParityRequest) -> HostedModel:
     settings = settle(ServeOptions())
     model = ServedModel(
         facts=loaded.facts,

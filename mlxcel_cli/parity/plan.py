@@ -1,22 +1,15 @@
-"""Runs ``mlxcel parity``: the engine thread compares, this side writes what it found."""
+"""What ``mlxcel parity`` is to compare, from its command line."""
 
-import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InvalidParams
-from engine.models.progress import Progress
 from engine.params import SEED_LIMIT
 from engine.prefill import PREFILL_CHUNK_TOKENS
 from mlxcel_cli.answers import ModelRequest
-from mlxcel_cli.config import Settings, load_settings
-from mlxcel_cli.engine_thread import EngineThread
+from mlxcel_cli.config import Settings
 from mlxcel_cli.options import ModelOptions
-from mlxcel_cli.output import Output, standard_output
-from mlxcel_cli.parity_plan import ParityPlan
-from mlxcel_cli.parity_report import ParityEvent, ParityReport
-from mlxcel_cli.progress_text import progress_text
 
 DEFAULT_SEED = 1234
 DEFAULT_TOKENS = 64
@@ -28,7 +21,7 @@ OWN_PROMPTS = (
     "Repeat this list and then write it once more: apple, pear, plum, cherry, apple, pear, plum, "
     "cherry, apple, pear, plum, cherry.",
 )
-"""A text to make up, and one to copy, in which prompt lookup finds something."""
+"""One to make up a story, and one to copy a list, in which prompt lookup finds something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +35,7 @@ class ParityOptions:
     raw: bool | None
     max_tokens: int | None
     seed: int | None
-    arms: str | None
+    variants: str | None
     cases: str | None
     batch: int | None
     gap: float | None
@@ -52,24 +45,22 @@ class ParityOptions:
     config: Path | None
 
 
-def check_parity(options: ParityOptions) -> int:
-    """Compare and tell; the exit status is 1 where arms disagree.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParityPlan:
+    """What is compared, checked before a model is loaded: plain values for the engine thread."""
 
-    Raises:
-        EngineError, OSError: for the program's door to tell.
-    """
-    output = standard_output(os.environ)
-    settings = load_settings(os.environ, command="parity", config=options.config)
-    for warning in settings.warnings:
-        output.note(f"mlxcel: {warning}")
-    plan = plan_parity(options, settings)
-    report = ParityReport(output, as_json=options.json, verbose=options.verbose)
-    from mlxcel_cli.parity_backend import compared
-
-    with EngineThread() as thread, thread.stream(lambda emit: compared(plan, emit)) as events:
-        for event in events:
-            _tell(event, output, report)
-    return report.close()
+    model: ModelRequest
+    prompts: tuple[str, ...]
+    raw: bool
+    max_tokens: int
+    seed: int
+    variants: tuple[str, ...]
+    """By name; empty: all there are."""
+    cases: tuple[str, ...]
+    batch: int
+    gap: float | None
+    teacher_forced: bool
+    chunk_tokens: int
 
 
 def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
@@ -105,7 +96,7 @@ def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
         raw=bool(options.raw),
         max_tokens=max_tokens,
         seed=_seed(options.seed),
-        arms=_names(options.arms),
+        variants=_names(options.variants),
         cases=_names(options.cases),
         batch=batch,
         gap=options.gap,
@@ -131,10 +122,10 @@ def _prompts(options: ParityOptions) -> tuple[str, ...]:
     return prompts
 
 
-def _seed(asked: int | None) -> int:
-    if asked == -1:
+def _seed(given: int | None) -> int:
+    if given == -1:
         return secrets.randbelow(SEED_LIMIT)
-    seed = DEFAULT_SEED if asked is None else asked
+    seed = DEFAULT_SEED if given is None else given
     if not 0 <= seed < SEED_LIMIT:
         raise InvalidParams("--seed", f"must be -1 or from 0 to 2^53 - 1, got {seed}")
     return seed
@@ -142,11 +133,3 @@ def _seed(asked: int | None) -> int:
 
 def _names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(filter(None, (one.strip() for one in text.split(","))))
-
-
-def _tell(event: Progress | ParityEvent, output: Output, report: ParityReport) -> None:
-    if isinstance(event, Progress):
-        output.progress(progress_text(event))
-    else:
-        output.clear_progress()
-        report.take(event)

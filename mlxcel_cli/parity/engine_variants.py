@@ -1,63 +1,91 @@
-"""The arms that the engine itself offers `engine.parity`; front ends add theirs."""
+"""The variants of ``mlxcel parity`` that answer with an engine of their own, and mlx-lm's loop."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from engine.engine import Engine
 from engine.errors import InvalidParams, UnsupportedModel
 from engine.lookup.widths import WidthCosts
 from engine.models.cpu_forms import stock_forms
+from engine.models.load import LoadedModel
 from engine.models.reference import reference_tokens
 from engine.outcome import SeqId
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
-from engine.parity import Arm, ArmUnfit, ParityRequest
-from engine.parity_engine import NotingEngine
-from engine.parity_scheduler import SCHEDULER_ARMS
 from engine.prefill import PrefillPacer, plan_prefill
 from engine.session import Session
-
-if TYPE_CHECKING:
-    from engine.models.load import LoadedModel
+from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
 
 RESTORED_EVERY = 8
-"""Tokens that the arm of snapshots writes in one engine before it goes on in another."""
+"""Tokens that the snapshot variant writes in one engine before it continues in another."""
 
 
-def engine_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+class RecordingEngine(Engine):
+    """An engine that keeps the answers of the rows it closes.
+
+    Args:
+        loaded: the model.
+        request: what its rows answer; the length of its prompt says where answers begin.
+    """
+
+    def __init__(self, loaded: LoadedModel, request: ParityRequest) -> None:
+        super().__init__(loaded, context_tokens=request.context_tokens)
+        self._prompt_tokens = len(request.prompt_ids)
+        self._closed: dict[SeqId, tuple[int, ...]] = {}
+
+    def close(self, seq: SeqId) -> None:
+        """Record the row's ids, then free it."""
+        if not self.is_closed(seq):
+            self._closed[seq] = self.ids(seq)
+        super().close(seq)
+
+    def is_closed(self, seq: SeqId) -> bool:
+        """Whether the row was closed here."""
+        return seq in self._closed
+
+    def answer_to(self, seq: SeqId) -> tuple[int, ...]:
+        """What a closed row of the request wrote."""
+        return self._closed[seq][self._prompt_tokens :]
+
+    @property
+    def last_answer(self) -> tuple[int, ...]:
+        """What the row of the request that was closed last wrote."""
+        return self.answer_to(next(reversed(self._closed)))
+
+
+def engine_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """One request on an engine of its own, as ``generate`` and ``chat`` run it."""
     return _session_tokens(loaded, request, request.params)
 
 
-def sync_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+def sync_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The same without a step in flight."""
     return _session_tokens(loaded, request, request.params, pipelined=False)
 
 
-def lookup_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+def lookup_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The same with prompt lookup that drafts whenever it can.
 
     Raises:
-        ArmUnfit: the family is not eligible.
+        VariantUnfit: the family is not eligible.
     """
     speculation = SpeculationParams(policy=LookupPolicy.FIXED)
     params = replace(request.params, speculation=speculation)
     try:
         return _session_tokens(loaded, request, params)
     except InvalidParams as error:
-        raise ArmUnfit(str(error)) from error
+        raise VariantUnfit(str(error)) from error
 
 
-def batch_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
-    """The request among rows of other lengths and samplers that come and go beside it."""
-    engine = NotingEngine(loaded, request)
-    traffic = _Traffic(engine, request)
-    company = [traffic.next_row() for _ in range(request.batch - 1)]
-    seq = _begun(engine, request.params, request)
+def batch_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The request in a batch with rows of other lengths and samplers, which come and go."""
+    engine = RecordingEngine(loaded, request)
+    others = _OtherRows(engine, request)
+    company = [others.next_row() for _ in range(request.batch - 1)]
+    seq = _prefilled(engine, request.params, request)
     live = [one for one in (*company, seq) if one is not None and not engine.is_closed(one)]
     ticket = engine.submit(live) if live else None
     while ticket is not None and seq in live:
-        fresh = [traffic.next_row()] if len(live) < request.batch else []
+        fresh = [others.next_row()] if len(live) < request.batch else []
         joining = [one for one in fresh if one is not None]
         ahead = [*filter(engine.wants_step, live), *joining]
         later = engine.submit(ahead) if ahead else None
@@ -74,38 +102,38 @@ def batch_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ..
     return engine.answer_to(seq)
 
 
-def cached_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+def cached_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The request over the KV that a row before it left, as a prompt cache would give it.
 
     Raises:
-        ArmUnfit: the family's KV cannot be taken out, or the prompt is too short to share any.
+        VariantUnfit: the family's KV cannot be taken out, or the prompt is too short to share any.
     """
     if len(request.prompt_ids) < 2:
-        raise ArmUnfit("the prompt is too short to be cached")
-    engine = NotingEngine(loaded, request)
+        raise VariantUnfit("the prompt is too short to be cached")
+    engine = RecordingEngine(loaded, request)
     body = replace(request.params, max_tokens=1, prompt_ids=request.prompt_ids[:-1])
     last = replace(body, prompt_ids=(*body.prompt_ids, body.prompt_ids[-1]))
     source = engine.open(last)
-    *pieces, _ = plan_prefill(prompt_tokens=len(last.prompt_ids), chunk_tokens=request.chunk_tokens)
-    for piece in pieces:
-        engine.prefill(source, piece)
+    *chunks, _ = plan_prefill(prompt_tokens=len(last.prompt_ids), chunk_tokens=request.chunk_tokens)
+    for chunk in chunks:
+        engine.prefill(source, chunk)
     try:
         prefix = engine.detach(source)
     except UnsupportedModel as error:
-        raise ArmUnfit(str(error)) from error
+        raise VariantUnfit(str(error)) from error
     engine.close(source)
     seq = engine.adopt(request.params, prefix)
     return _finished(engine, seq, request)
 
 
-def restored_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
-    """The request handed from engine to engine in the midst of its answer.
+def restored_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The request moved from engine to engine in the middle of its answer.
 
     Raises:
-        ArmUnfit: the family's KV cannot be taken out.
+        VariantUnfit: the family's KV cannot be taken out.
     """
-    engine = NotingEngine(loaded, request)
-    seq = _begun(engine, request.params, request)
+    engine = RecordingEngine(loaded, request)
+    seq = _prefilled(engine, request.params, request)
     while not engine.is_closed(seq):
         for _ in range(RESTORED_EVERY):
             if _stepped(engine, seq):
@@ -113,21 +141,21 @@ def restored_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int,
         try:
             snapshot = engine.snapshot(seq)
         except UnsupportedModel as error:
-            raise ArmUnfit(str(error)) from error
-        engine = NotingEngine(loaded, request)
+            raise VariantUnfit(str(error)) from error
+        engine = RecordingEngine(loaded, request)
         seq = engine.restore(snapshot)
     return engine.answer_to(seq)
 
 
-def mlx_lm_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, ...]:
+def mlx_lm_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """What mlx-lm's own generation loop writes.
 
     Raises:
-        ArmUnfit: the case draws: mlx-lm's random numbers are others.
+        VariantUnfit: the case draws: mlx-lm's random numbers are others.
     """
     sampling = request.case.sampling
     if not sampling.greedy or sampling.has_dry:
-        raise ArmUnfit("mlx-lm draws from other random numbers and has no DRY")
+        raise VariantUnfit("mlx-lm draws from other random numbers and has no DRY")
     size = sampling.repetition_context_size
     penalties: dict[str, float] = {}
     if sampling.has_penalties:
@@ -146,35 +174,20 @@ def mlx_lm_tokens(loaded: "LoadedModel", request: ParityRequest) -> tuple[int, .
     return tuple(written)
 
 
-ENGINE_ARMS: MappingProxyType[str, Arm] = MappingProxyType(
-    {
-        "engine": engine_tokens,
-        "sync": sync_tokens,
-        "batch": batch_tokens,
-        "lookup": lookup_tokens,
-        "cached": cached_tokens,
-        "restored": restored_tokens,
-        **SCHEDULER_ARMS,
-        "mlx-lm": mlx_lm_tokens,
-    }
-)
-"""By name; the first is what the others are held against."""
-
-
 def _session_tokens(
-    loaded: "LoadedModel",
+    loaded: LoadedModel,
     request: ParityRequest,
     params: SequenceParams,
     *,
     pipelined: bool = True,
 ) -> tuple[int, ...]:
-    engine = NotingEngine(loaded, request)
+    engine = RecordingEngine(loaded, request)
     draft = 0 if params.speculation is None else params.speculation.max_draft
     session = Session(
         engine,
         pacer=PrefillPacer(fixed_tokens=request.chunk_tokens),
         pipelined=pipelined,
-        # Which drafts pay is not asked here, so nothing has to be measured.
+        # Drafts are made whatever they cost, so nothing has to be measured.
         width_costs=WidthCosts((1.0,) * (draft + 1)),
     )
     for _ in session.generate(params):
@@ -182,27 +195,27 @@ def _session_tokens(
     return engine.answer_to(SeqId(0))
 
 
-def _begun(engine: NotingEngine, params: SequenceParams, request: ParityRequest) -> SeqId:
-    """A row whose prompt was read; closed if its first token was its last."""
+def _prefilled(engine: RecordingEngine, params: SequenceParams, request: ParityRequest) -> SeqId:
+    """A row that was prefilled; closed if its first token was its last."""
     seq = engine.open(params)
-    _read_prompt(engine, seq, len(params.prompt_ids), request.chunk_tokens)
+    _prefill(engine, seq, len(params.prompt_ids), request.chunk_tokens)
     return seq
 
 
-def _read_prompt(engine: NotingEngine, seq: SeqId, prompt_tokens: int, chunk_tokens: int) -> None:
-    for piece in plan_prefill(
+def _prefill(engine: RecordingEngine, seq: SeqId, prompt_tokens: int, chunk_tokens: int) -> None:
+    for chunk in plan_prefill(
         prompt_tokens=prompt_tokens,
         cached_tokens=engine.cached_tokens(seq),
         chunk_tokens=chunk_tokens,
     ):
-        first = engine.prefill(seq, piece).first
+        first = engine.prefill(seq, chunk).first
         if first is not None and first.error is not None:
             raise first.error
         if first is not None and first.is_final:
             engine.close(seq)
 
 
-def _stepped(engine: NotingEngine, seq: SeqId) -> bool:
+def _stepped(engine: RecordingEngine, seq: SeqId) -> bool:
     """One more token; whether it was the last, and the row is closed."""
     (outcome,) = engine.step([seq])
     if outcome.error is not None:
@@ -212,15 +225,15 @@ def _stepped(engine: NotingEngine, seq: SeqId) -> bool:
     return outcome.is_final
 
 
-def _finished(engine: NotingEngine, seq: SeqId, request: ParityRequest) -> tuple[int, ...]:
-    _read_prompt(engine, seq, len(request.prompt_ids), request.chunk_tokens)
+def _finished(engine: RecordingEngine, seq: SeqId, request: ParityRequest) -> tuple[int, ...]:
+    _prefill(engine, seq, len(request.prompt_ids), request.chunk_tokens)
     while not engine.is_closed(seq):
         _stepped(engine, seq)
     return engine.answer_to(seq)
 
 
-class _Traffic:
-    """Rows beside the one that counts: other lengths, samplers and ends, the same in every run."""
+class _OtherRows:
+    """The batch variant's other rows: lengths, samplers and ends are the same in every run."""
 
     _SAMPLERS: tuple[Callable[[int], SamplingParams], ...] = (
         lambda number: SamplingParams(temperature=1.0, top_p=0.9, seed=number),
@@ -229,7 +242,7 @@ class _Traffic:
         lambda number: SamplingParams(repetition_penalty=1.3, frequency_penalty=0.2, seed=number),
     )
 
-    def __init__(self, engine: NotingEngine, request: ParityRequest) -> None:
+    def __init__(self, engine: RecordingEngine, request: ParityRequest) -> None:
         self._engine = engine
         self._request = request
         self._number = 0
@@ -245,5 +258,5 @@ class _Traffic:
             sampling=self._SAMPLERS[number % len(self._SAMPLERS)](number),
             max_tokens=3 + 7 * number % 17,
         )
-        seq = _begun(self._engine, params, self._request)
+        seq = _prefilled(self._engine, params, self._request)
         return None if self._engine.is_closed(seq) else seq

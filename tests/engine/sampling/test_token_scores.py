@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from engine.params import SamplingParams
-from engine.sampling.plan import DrawPlan, DrawRow, draw
+from engine.sampling.plan import DrawPlan, DrawRow, draw, token_scores
 from engine.sampling.row_sampler import RowSampler
-from engine.sampling.scores import token_scores
 
 VOCAB = 97
 

@@ -1,4 +1,4 @@
-"""``mlxcel parity``: what is told of arms that agree and arms that do not, and the exit status."""
+"""``mlxcel parity``: what it writes when variants agree and when not, and the exit status."""
 
 import json
 import os
@@ -9,9 +9,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from engine.parity_arms import ENGINE_ARMS, engine_tokens
-from mlxcel_cli import app, parity_backend
+from mlxcel_cli import app
 from mlxcel_cli.exit_codes import ExitCode
+from mlxcel_cli.parity import run as parity_run
+from mlxcel_cli.parity.engine_variants import engine_tokens
+from mlxcel_cli.parity.run import known_variants
 from tests.engine.models.tiny import write_tiny
 
 
@@ -27,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def other_at(index: int, token: int):
-    """An arm that writes the wrong token at one place."""
+    """A variant that writes the wrong token at one place."""
 
     def tokens(loaded, request):
         right = engine_tokens(loaded, request)
@@ -43,7 +45,7 @@ def parity(capsys, *arguments: str) -> tuple[int, list[str], str]:
     return code, shown.out.splitlines(), shown.err
 
 
-def test_arms_that_agree_are_exit_status_0(folder, capsys):
+def test_variants_that_agree_are_exit_status_0(folder, capsys):
     code, lines, errors = parity(capsys, str(folder), "-n", "6", "--arms", "engine,batch,cached")
     assert (code, errors) == (0, "")
     assert len(lines) == 2 * 3 * 2 + 1
@@ -51,10 +53,10 @@ def test_arms_that_agree_are_exit_status_0(folder, capsys):
     assert lines[-1].startswith("12 identical, 0 near ties, 0 mismatches, 0 not run")
 
 
-def test_a_broken_arm_is_exit_status_1_and_is_shown(folder, capsys, monkeypatch):
-    arms = {**ENGINE_ARMS, "broken": other_at(3, 65)}
-    monkeypatch.setattr(parity_backend, "known_arms", lambda: arms)
-    asked = ("-p", "hello", "-n", "6", "--cases", "greedy", "--arms", "engine,broken")
+def test_a_broken_variant_is_exit_status_1_and_is_shown(folder, capsys, monkeypatch):
+    variants = {**known_variants(), "broken": other_at(3, 65)}
+    monkeypatch.setattr(parity_run, "known_variants", lambda: variants)
+    asked = ("-p", "hello", "-n", "6", "--cases", "greedy", "--variants", "engine,broken")
     code, lines, _ = parity(capsys, str(folder), *asked)
     assert code == ExitCode.FAILED
     assert "engine / broken" in lines[0]
@@ -67,16 +69,16 @@ def test_a_broken_arm_is_exit_status_1_and_is_shown(folder, capsys, monkeypatch)
 
 
 def test_json_is_one_object_a_line(folder, capsys, monkeypatch):
-    arms = {**ENGINE_ARMS, "broken": other_at(3, 65)}
-    monkeypatch.setattr(parity_backend, "known_arms", lambda: arms)
+    variants = {**known_variants(), "broken": other_at(3, 65)}
+    monkeypatch.setattr(parity_run, "known_variants", lambda: variants)
     code, lines, _ = parity(
         capsys, str(folder), "-p", "hello", "-n", "6", "--cases", "greedy,seeded",
-        "--arms", "engine,mlx-lm,broken", "--json", "--seed", "5",
+        "--variants", "engine,mlx-lm,broken", "--json", "--seed", "5",
     )  # fmt: skip
     first, *pairs, last = map(json.loads, lines)
     assert code == ExitCode.FAILED
     assert (first["type"], first["seed"], first["gap"]) == ("parity", 5, 0.001)
-    assert [(one["case"], one["arms"][1], one["verdict"]) for one in pairs] == [
+    assert [(one["case"], one["variants"][1], one["verdict"]) for one in pairs] == [
         ("greedy", "mlx-lm", "identical"),
         ("greedy", "broken", "mismatches"),
         ("seeded", "mlx-lm", "not_run"),
@@ -84,18 +86,18 @@ def test_json_is_one_object_a_line(folder, capsys, monkeypatch):
     ]
     assert pairs[1]["divergence"]["index"] == 3
     assert pairs[1]["divergence"]["ids"][1] == 65
-    assert pairs[1]["divergence"]["pieces"][1] == "A"
+    assert pairs[1]["divergence"]["texts"][1] == "A"
     assert (last["type"], last["mismatches"], last["not_run"]) == ("summary", 2, 1)
 
 
-def test_teacher_forced_judges_each_arm_by_itself(folder, capsys, monkeypatch):
+def test_teacher_forced_compares_each_variant_by_itself(folder, capsys, monkeypatch):
     monkeypatch.setattr(
-        parity_backend,
-        "known_arms",
+        parity_run,
+        "known_variants",
         lambda: {"engine": engine_tokens, "broken": other_at(3, 65)},
     )
     asked = ("-p", "hello", "-n", "6", "--teacher-forced")
-    code, lines, _ = parity(capsys, str(folder), *asked, "--arms", "engine")
+    code, lines, _ = parity(capsys, str(folder), *asked, "--variants", "engine")
     assert (code, len(lines)) == (0, 2)
     assert "6 tokens, 0 differ, 0 decided" in lines[0]
     code, lines, _ = parity(capsys, str(folder), *asked, "--gap", "0.001")
@@ -107,7 +109,7 @@ def test_prompts_come_from_a_file_one_a_line(folder, capsys, tmp_path):
     (tmp_path / "prompts").write_text("one\n\ntwo\nthree\n", encoding="utf-8")
     _, lines, _ = parity(
         capsys, str(folder), "--prompts", str(tmp_path / "prompts"), "--raw", "-n", "2",
-        "--cases", "greedy", "--arms", "engine,sync",
+        "--cases", "greedy", "--variants", "engine,sync",
     )  # fmt: skip
     assert [line.split()[:2] for line in lines[:-1]] == [["prompt", str(i)] for i in (1, 2, 3)]
 
@@ -115,8 +117,8 @@ def test_prompts_come_from_a_file_one_a_line(folder, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--arms", "engine,nonsense"], "--arms: 'nonsense' is none of engine, generate"),
-        (["--arms", "engine"], "--arms: name more"),
+        (["--variants", "engine,nonsense"], "--variants: 'nonsense' is none of engine, generate"),
+        (["--variants", "engine"], "--variants: name more"),
         (["--cases", "hot"], "--cases: 'hot' is none of greedy, penalised, seeded"),
         (["--gap", "-1"], "--gap: must be 0 or more"),
         (["--rows", "0"], "--rows: must be from 1 to 64"),
@@ -137,7 +139,7 @@ def test_a_deterministic_run_says_what_it_takes(folder):
     done = subprocess.run(
         [
             sys.executable, "-m", "mlxcel_cli", "parity", str(folder), "-n", "4", "-p", "hello",
-            "--arms", "engine,batch,mlx-lm", "--gap", "0", "-v",
+            "--variants", "engine,batch,mlx-lm", "--gap", "0", "-v",
         ],
         env=os.environ | {"MLXCEL_DETERMINISTIC": "1", "MLXCEL_BLAS": ""},
         capture_output=True,

@@ -1,13 +1,10 @@
 """Writes what ``mlxcel parity`` found: a line a pair for people, or JSON lines."""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from mlxcel_cli.exit_codes import ExitCode
 from mlxcel_cli.output import Output
-
-if TYPE_CHECKING:
-    from engine.parity import Divergence, ForcedResult, PairResult
+from mlxcel_cli.parity.comparison import Divergence, ForcedResult, PairResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +20,7 @@ class Introduction:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two arms, and the texts of the two tokens where they part."""
-
-    result: "PairResult"
-    pieces: tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """One arm against the judge that follows it."""
-
-    result: "ForcedResult"
-
-
-ParityEvent = Introduction | Pair | Forced
+ParityEvent = Introduction | PairResult | ForcedResult
 
 
 class ParityReport:
@@ -52,23 +34,23 @@ class ParityReport:
         self._counts = dict.fromkeys(("identical", "near_ties", "mismatches", "not_run"), 0)
 
     def take(self, event: ParityEvent) -> None:
-        """Write one result, or what is said before the first."""
+        """Write one result, or what comes before the first."""
         match event:
             case Introduction():
                 self._introduce(event)
-            case Pair():
+            case PairResult():
                 self._pair(event)
-            case Forced():
-                self._forced(event.result)
+            case ForcedResult():
+                self._forced(event)
 
     def close(self) -> ExitCode:
-        """Write the totals; FAILED where arms disagree."""
+        """Write the totals; FAILED where variants disagree."""
         counts = self._counts
         if self._as_json:
             self._output.json_line({"type": "summary", **counts, "gap": self._gap})
         else:
-            told = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
-            self._output.line(f"{', '.join(told)} (near-tie: at most {self._gap:g} logits apart)")
+            totals = (f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+            self._output.line(f"{', '.join(totals)} (near-tie: at most {self._gap:g} logits apart)")
         return ExitCode.FAILED if counts["mismatches"] else ExitCode.OK
 
     def _introduce(self, event: Introduction) -> None:
@@ -83,27 +65,23 @@ class ParityReport:
             extra = {"seed": event.seed, "deterministic": event.deterministic}
             self._output.json_line({"type": "parity", **shown, **extra})
 
-    def _pair(self, event: Pair) -> None:
-        result = event.result
+    def _pair(self, result: PairResult) -> None:
         verdict = _verdict(result)
         self._counts[verdict] += 1
         if self._as_json:
-            shown = asdict(result)
-            if result.divergence is not None:
-                shown["divergence"]["pieces"] = event.pieces
-            self._output.json_line({"type": "pair", "verdict": verdict, **shown})
+            self._output.json_line({"type": "pair", "verdict": verdict, **asdict(result)})
             return
-        first, second = result.arms
+        first, second = result.variants
         place = f"prompt {result.prompt}  {result.case:<9}  {first} / {second:<9}"
         if result.not_run is not None:
             found = f"not run: {result.not_run}"
         elif result.divergence is None:
             found = f"identical, {result.tokens[0]} tokens"
         else:
-            found = _parting(result.divergence, event.pieces, is_decided=result.is_decided)
+            found = _difference(result.divergence, is_decided=result.is_decided)
         self._output.line(f"{place}  {found}")
 
-    def _forced(self, result: "ForcedResult") -> None:
+    def _forced(self, result: ForcedResult) -> None:
         if result.not_run is not None:
             verdict = "not_run"
         elif result.decided:
@@ -114,7 +92,7 @@ class ParityReport:
         if self._as_json:
             self._output.json_line({"type": "forced", "verdict": verdict, **asdict(result)})
             return
-        place = f"prompt {result.prompt}  {result.arm:<9}"
+        place = f"prompt {result.prompt}  {result.variant:<9}"
         if result.not_run is not None:
             self._output.line(f"{place}  not run: {result.not_run}")
             return
@@ -124,7 +102,7 @@ class ParityReport:
         self._output.line(f"{place}  {found}")
 
 
-def _verdict(result: "PairResult") -> str:
+def _verdict(result: PairResult) -> str:
     if result.not_run is not None:
         return "not_run"
     if result.divergence is None:
@@ -132,11 +110,11 @@ def _verdict(result: "PairResult") -> str:
     return "mismatches" if result.is_decided else "near_ties"
 
 
-def _parting(found: "Divergence", pieces: tuple[str, str], *, is_decided: bool) -> str:
+def _difference(found: Divergence, *, is_decided: bool) -> str:
     """``token 12: 345 ' the' / 262 ' a', 0.0004 apart (top two 0.0004): near-tie``."""
     first, second = (
-        "the end" if token is None else f"{token} {piece!r}"
-        for token, piece in zip(found.ids, pieces, strict=True)
+        "the end" if token is None else f"{token} {text!r}"
+        for token, text in zip(found.ids, found.texts, strict=True)
     )
     verdict = "MISMATCH" if is_decided else "near-tie"
     apart = f"{found.gap:.2g} apart (top two {found.top_two_gap:.2g})"

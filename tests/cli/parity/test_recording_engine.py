@@ -4,15 +4,15 @@ import pytest
 
 from engine.models.load import load
 from engine.params import SequenceParams
-from engine.parity import ParityRequest, parity_cases
-from engine.parity_engine import NotingEngine
+from mlxcel_cli.parity.comparison import ParityRequest, parity_cases
+from mlxcel_cli.parity.engine_variants import RecordingEngine
 from tests.engine.models.tiny import write_tiny
 from tests.engine.rigs import prefill
 
 
 def test_the_answer_of_a_closed_row_is_kept_without_its_prompt(tmp_path):
     request = ParityRequest((40, 41, 42), parity_cases(1)["greedy"], 8, chunk_tokens=16, batch=1)
-    engine = NotingEngine(load(write_tiny(tmp_path / "tiny")), request)
+    engine = RecordingEngine(load(write_tiny(tmp_path / "tiny")), request)
     first, second = (engine.open(SequenceParams((40, 41, one), max_tokens=8)) for one in (42, 43))
     for seq in (first, second):
         prefill(engine, seq)

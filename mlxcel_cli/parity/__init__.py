@@ -1,0 +1,1 @@
+"""``mlxcel parity``: answers in every way there is, and compares the tokens."""
