@@ -3,9 +3,10 @@
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from engine.errors import InvalidParams
 
@@ -16,67 +17,224 @@ DRY_BREAKERS = ("\n", ":", '"', "*")
 """llama.cpp's default sequence breakers."""
 
 
+SAMPLING, PENALTIES, RARE_SAMPLERS = "Sampling", "Penalties", "Samplers for special cases"
+SAMPLING_GROUPS = (SAMPLING, PENALTIES, RARE_SAMPLERS)
+"""Topics of the fields, in the order in which help pages show them."""
+
+# What the arrays of a draw hold; the comparison also refuses what is not a number.
+_INT_LIMIT = 2**31 - 1
+_FLOAT_LIMIT = 3e38
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingField:
+    """One field of `SamplingParams` as its users meet it: names, range, help."""
+
+    name: str
+    type: type
+    """Of a value on the command line and in JSON: int, float, or list (of strings)."""
+    default: Any
+    help: str
+    """A sentence for help pages."""
+    metavar: str
+    group: str
+    """One of `SAMPLING_GROUPS`."""
+    option: str
+    """Its name on the command line."""
+    spellings: tuple[str, ...] = ()
+    """Other names on the command line; only short ones are advertised."""
+    aliases: tuple[str, ...] = ()
+    """Other names in JSON."""
+    low: float | None = None
+    """Least value, None where a value is no number."""
+    high: float = 0
+    is_open: bool = False
+    """Whether ``low`` itself is refused."""
+    allowed: str = ""
+    """What the range is called in errors."""
+
+    def check(self, value: float) -> None:
+        """Refuse what is out of range.
+
+        Raises:
+            InvalidParams: names the field and its range.
+        """
+        low = self.low
+        assert low is not None
+        if (low < value if self.is_open else low <= value) and value <= self.high:
+            return
+        is_huge = value > self.high and self.high in (_INT_LIMIT, _FLOAT_LIMIT)
+        most = f", at most {self.high:g}" if is_huge else ""
+        raise InvalidParams(self.name, f"must be {self.allowed}{most}, got {value}")
+
+
+def _sampling_field(
+    default: object,
+    group: str,
+    help_text: str,
+    metavar: str,
+    **more: object,
+) -> Any:
+    """A field of `SamplingParams` with what `SamplingField` says of it; `{}` is the default."""
+    return field(
+        default=default, metadata={"group": group, "help": help_text, "metavar": metavar, **more}
+    )
+
+
+def _number(default: float | None, group: str, help_text: str, metavar: str, **more: object) -> Any:
+    """A number, by default 0 or more."""
+    limit = _FLOAT_LIMIT if isinstance(default, float) else _INT_LIMIT
+    more = {"low": 0, "high": limit, "allowed": "0 or more", **more}
+    return _sampling_field(default, group, help_text, metavar, **more)
+
+
+def _share(default: float, group: str, help_text: str, **more: object) -> Any:
+    """A probability."""
+    more = {"low": 0, "high": 1, "allowed": "from 0 to 1", **more}
+    return _sampling_field(default, group, help_text, "P", **more)
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen; the defaults are greedy with every filter off.
 
     The order of the stages is llama.cpp's: bias, penalties, DRY, top-n-sigma, top-k,
     typical-p, top-p, min-p, XTC, temperature, draw.
+
+    Command-line options, HTTP fields, keys of the options file, ranges and help texts come from
+    these declarations, through `SAMPLING_FIELDS`.
     """
 
-    temperature: float = 0.0
-    """0 is greedy."""
-    top_k: int = 0
-    """0 is off; above the vocabulary is off too."""
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    """0 or negative is off."""
-    min_keep: int = 0
-    """Tokens that typical-p, top-p, min-p must leave."""
-    repetition_penalty: float = 1.0
-    repetition_context_size: int = 64
-    """Newest tokens that the three penalties look at; 0 is off, -1 the whole context."""
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = 64
-    """0 is off, -1 the whole context."""
-    dry_sequence_breakers: tuple[str, ...] = DRY_BREAKERS
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    """Above 0.5 XTC is inert."""
-    mirostat: int = 0
-    """0 off, 1 or 2 the version."""
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    seed: int | None = None
+    temperature: float = _number(
+        0.0, SAMPLING,
+        "Randomness: higher is more varied; {} always takes the most likely token.",
+        "T", spellings=("-t", "--temp"),
+    )  # fmt: skip
+    top_k: int = _number(
+        0, SAMPLING, "Sample from the N most likely tokens; {} is off.",
+        "N", allowed="0 (off) or more",
+    )  # fmt: skip
+    top_p: float = _share(
+        1.0, SAMPLING,
+        "Sample from the most likely tokens whose probabilities together reach P; {} is off.",
+    )  # fmt: skip
+    min_p: float = _share(
+        0.0, SAMPLING, "Drop tokens less likely than P times the most likely one; {} is off."
+    )
+    typical_p: float = _share(
+        1.0, RARE_SAMPLERS,
+        "Locally typical sampling: keep the tokens nearest to the expected surprise that "
+        "together reach P; {} is off.",
+        is_open=True, allowed="above 0 and at most 1", spellings=("--typical",),
+    )  # fmt: skip
+    top_n_sigma: float = _number(
+        0.0, RARE_SAMPLERS,
+        "Drop tokens more than X standard deviations below the best; {} is off.",
+        "X", low=-1, allowed="-1 (off) or more",
+    )  # fmt: skip
+    min_keep: int = _number(
+        0, RARE_SAMPLERS, "Tokens that top-p, min-p and typical-p must keep. Default: {}.", "N"
+    )
+    repetition_penalty: float = _number(
+        1.0, PENALTIES, "Make repeated tokens less likely; {} is off.",
+        "X", is_open=True, allowed="above 0",
+        spellings=("--repeat-penalty",), aliases=("repeat_penalty",),
+    )  # fmt: skip
+    repetition_context_size: int = _number(
+        64, PENALTIES,
+        "Newest tokens that the three penalties look at; 0 is off, -1 the whole context. "
+        "Default: {}.",
+        "N", low=-1, allowed="-1 (whole context), 0 (off) or more",
+        spellings=("--repeat-last-n",), aliases=("repeat_last_n",),
+    )  # fmt: skip
+    frequency_penalty: float = _number(
+        0.0, PENALTIES,
+        "Subtract X from a token's logit for each time it occurred; {} is off.",
+        "X", low=-_FLOAT_LIMIT, allowed="a finite number",
+    )  # fmt: skip
+    presence_penalty: float = _number(
+        0.0, PENALTIES, "Subtract X once from the logit of a token that occurred; {} is off.",
+        "X", low=-_FLOAT_LIMIT, allowed="a finite number",
+    )  # fmt: skip
+    dry_multiplier: float = _number(
+        0.0, PENALTIES,
+        "DRY: penalise tokens that would lengthen a repeated sequence; {} is off.",
+        "X", allowed="0 (off) or more",
+    )  # fmt: skip
+    dry_base: float = _number(
+        1.75, PENALTIES, "DRY: growth of the penalty with the sequence's length. Default: {}.",
+        "X", low=1, allowed="1 or more",
+    )  # fmt: skip
+    dry_allowed_length: int = _number(
+        2, PENALTIES, "DRY: shorter sequences may repeat. Default: {}.", "N"
+    )
+    dry_penalty_last_n: int = _number(
+        64, PENALTIES,
+        "DRY: newest tokens it looks at; 0 is off, -1 the whole context. Default: {}.",
+        "N", low=-1, allowed="-1 (whole context), 0 (off) or more",
+    )  # fmt: skip
+    dry_sequence_breakers: tuple[str, ...] = _sampling_field(
+        DRY_BREAKERS, PENALTIES,
+        'DRY: sequences end at this text; may be given several times, "none" is no breaker. '
+        "Default: newline, colon, double quote and asterisk.",
+        "TEXT", option="--dry-sequence-breaker",
+    )  # fmt: skip
+    xtc_probability: float = _share(
+        0.0, RARE_SAMPLERS,
+        "XTC: how often all top choices but the least likely one are dropped; {} is off.",
+    )  # fmt: skip
+    xtc_threshold: float = _share(
+        0.1, RARE_SAMPLERS,
+        "XTC: probability from which a token is a top choice; above 0.5 XTC does nothing. "
+        "Default: {}.",
+    )  # fmt: skip
+    mirostat: int = _number(
+        0, RARE_SAMPLERS,
+        "Mirostat 1 or 2: keep the perplexity of the text near a target; {} is off.",
+        "0|1|2", high=2, allowed="0 (off), 1 or 2",
+    )  # fmt: skip
+    mirostat_tau: float = _number(
+        5.0, RARE_SAMPLERS, "Mirostat: target entropy. Default: {}.",
+        "X", spellings=("--mirostat-ent",),
+    )  # fmt: skip
+    mirostat_eta: float = _number(
+        0.1, RARE_SAMPLERS, "Mirostat: learning rate. Default: {}.",
+        "X", spellings=("--mirostat-lr",),
+    )  # fmt: skip
+    dynatemp_range: float = _number(
+        0.0, RARE_SAMPLERS,
+        "Dynamic temperature: how far it moves up and down with the entropy of the choices; "
+        "{} is off.",
+        "X", allowed="0 (off) or more",
+    )  # fmt: skip
+    dynatemp_exponent: float = _number(
+        1.0, RARE_SAMPLERS, "Dynamic temperature: exponent of the entropy. Default: {}.",
+        "X", spellings=("--dynatemp-exp",),
+    )  # fmt: skip
+    seed: int | None = _number(
+        None, SAMPLING,
+        "The same seed gives the same answer; -1 draws one. --stats and --json show it.",
+        "N", high=SEED_LIMIT - 1, allowed="from 0 to 2^53 - 1",
+    )  # fmt: skip
     """None: the engine draws one from the operating system and reports it."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(
+        default_factory=dict,
+        metadata={
+            "group": SAMPLING, "metavar": "TOKEN=VALUE",
+            "help": "Add VALUE to a token's logit; TOKEN is an id or a string in quotes "
+            '("yes"=5), VALUE may be -inf. May be given several times.',
+        },
+    )  # fmt: skip
     """Token id to the value added to its logit."""
     logprobs: int | None = None
     """None: none; n: the chosen token's and the n most likely ones', before the chain."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "logit_bias", MappingProxyType(dict(self.logit_bias)))
-        for rule in _RULES:
-            value = getattr(self, rule.name)
-            if not rule.low <= value <= rule.high:
-                most = f", at most {rule.high:g}" if value > rule.high >= _INT_LIMIT else ""
-                raise InvalidParams(rule.name, f"must be {rule.text}{most}, got {value}")
-        if not 0 < self.typical_p <= 1:
-            raise InvalidParams("typical_p", f"must be above 0 and at most 1, got {self.typical_p}")
-        if self.repetition_penalty <= 0:
-            raise InvalidParams(
-                "repetition_penalty", f"must be above 0, got {self.repetition_penalty}"
-            )
-        if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
-            raise InvalidParams("seed", f"must be from 0 to 2^53 - 1, got {self.seed}")
+        for one in SAMPLING_FIELDS:
+            value = getattr(self, one.name)
+            if one.low is not None and value is not None:
+                one.check(value)
         if self.logprobs is not None and self.logprobs < 0:
             raise InvalidParams("logprobs", f"must be 0 or more, got {self.logprobs}")
         for token, bias in self.logit_bias.items():
@@ -115,41 +273,22 @@ class SamplingParams:
         return self.mirostat != 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    name: str
-    low: float
-    high: float
-    text: str
+def _described(declared: Field[Any]) -> SamplingField:
+    numbers: dict[object, type] = {int: int, float: float, int | None: int}
+    values: dict[str, Any] = {"option": "--" + declared.name.replace("_", "-"), **declared.metadata}
+    is_default_told = isinstance(declared.default, int | float)
+    help_text: str = values.pop("help")
+    return SamplingField(
+        name=declared.name,
+        type=numbers.get(declared.type, list),
+        default=declared.default,
+        help=help_text.format(f"{declared.default:g}") if is_default_told else help_text,
+        **values,
+    )
 
 
-# What the arrays of a draw hold; the comparison also refuses what is not a number.
-_INT_LIMIT = 2**31 - 1
-_FLOAT_LIMIT = 3e38
-
-_RULES = (
-    _Range("temperature", 0, _FLOAT_LIMIT, "0 or more"),
-    _Range("top_k", 0, _INT_LIMIT, "0 (off) or more"),
-    _Range("top_p", 0, 1, "from 0 to 1"),
-    _Range("min_p", 0, 1, "from 0 to 1"),
-    _Range("top_n_sigma", -1, _FLOAT_LIMIT, "-1 (off) or more"),
-    _Range("min_keep", 0, _INT_LIMIT, "0 or more"),
-    _Range("repetition_context_size", -1, _INT_LIMIT, "-1 (whole context), 0 (off) or more"),
-    _Range("frequency_penalty", -_FLOAT_LIMIT, _FLOAT_LIMIT, "a finite number"),
-    _Range("presence_penalty", -_FLOAT_LIMIT, _FLOAT_LIMIT, "a finite number"),
-    _Range("repetition_penalty", 0, _FLOAT_LIMIT, "above 0"),
-    _Range("dry_multiplier", 0, _FLOAT_LIMIT, "0 (off) or more"),
-    _Range("dry_base", 1, _FLOAT_LIMIT, "1 or more"),
-    _Range("dry_allowed_length", 0, _INT_LIMIT, "0 or more"),
-    _Range("dry_penalty_last_n", -1, _INT_LIMIT, "-1 (whole context), 0 (off) or more"),
-    _Range("xtc_probability", 0, 1, "from 0 to 1"),
-    _Range("xtc_threshold", 0, 1, "from 0 to 1"),
-    _Range("mirostat", 0, 2, "0 (off), 1 or 2"),
-    _Range("mirostat_tau", 0, _FLOAT_LIMIT, "0 or more"),
-    _Range("mirostat_eta", 0, _FLOAT_LIMIT, "0 or more"),
-    _Range("dynatemp_range", 0, _FLOAT_LIMIT, "0 (off) or more"),
-    _Range("dynatemp_exponent", 0, _FLOAT_LIMIT, "0 or more"),
-)
+SAMPLING_FIELDS = tuple(_described(one) for one in fields(SamplingParams) if one.metadata)
+"""The fields that users set; how ``logit_bias`` is spelt depends on where it stands."""
 
 
 class LookupPolicy(StrEnum):

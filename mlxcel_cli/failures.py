@@ -6,9 +6,9 @@ from typing import Any
 import typer
 
 from engine.errors import EngineError, InvalidParams
+from engine.params import SAMPLING_FIELDS
 from mlxcel_cli.exit_codes import error_type
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
-from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.signals import ReaderGone
 
 PROGRAM = "mlxcel"
@@ -66,8 +66,8 @@ def _usage_error() -> type[BaseException]:
 
 def _as_option(field: str) -> str:
     """``top_p`` as the command line spells it; what is no option stays as it is."""
-    groups = (PromptOptions, ModelOptions, LengthOptions, SamplingOptions, OutputOptions)
-    spelt = {"context_tokens": "--ctx-size", "dry_sequence_breakers": "--dry-sequence-breaker"}
+    groups = (PromptOptions, ModelOptions, LengthOptions, OutputOptions)
+    spelt = {"context_tokens": "--ctx-size"} | {one.name: one.option for one in SAMPLING_FIELDS}
     if field in spelt:
         return spelt[field]
     if field != "prompt" and any(field in group.__dataclass_fields__ for group in groups):

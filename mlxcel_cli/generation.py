@@ -44,8 +44,7 @@ from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, Promp
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import progress_text
 from mlxcel_cli.prompt_input import PromptInput, plan_prompt, process_stdin, read_prompt
-from mlxcel_cli.sampling_options import SamplingOptions
-from mlxcel_cli.sampling_values import parse_biases, sampling_params
+from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
 from mlxcel_cli.signals import Interrupted, ReaderGone
 
 GREEDY = SamplingParams()

@@ -10,8 +10,6 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mlxcel_cli.options import HIDDEN_ALIASES
-
 HELP_COLUMNS = 100
 CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": HELP_COLUMNS}
 """Every command's: ``-h`` asks for help too, pages are at most 100 columns wide."""
@@ -50,7 +48,7 @@ class PlainCommand(TyperCommand):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Options, but for hidden spellings."""
-        return _bare(super().shell_complete(ctx, incomplete))
+        return _bare(super().shell_complete(ctx, incomplete), self.get_params(ctx))
 
 
 class PlainGroup(TyperGroup):
@@ -63,23 +61,22 @@ class PlainGroup(TyperGroup):
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Commands and options."""
-        return _bare(super().shell_complete(ctx, incomplete))
+        return _bare(super().shell_complete(ctx, incomplete), self.get_params(ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
         """Write the examples line by line."""
         _write_examples(self, formatter)
 
 
-def _bare(items: list[Any]) -> list[Any]:
+def _bare(items: list[Any], params: list[Any]) -> list[Any]:
     """Completions that a person wants to see, without their help texts.
 
     Typer formats those with rich, which takes longer than all the rest of a TAB, and breaks
     long ones into lines, which zsh cannot read.
     """
+    aliases = {name for param in params for name in set(param.opts) - set(_advertised(param))}
     shown = [
-        item
-        for item in items
-        if item.value not in HIDDEN_ALIASES and not item.value.startswith("--no-")
+        item for item in items if item.value not in aliases and not item.value.startswith("--no-")
     ]
     for item in shown:
         item.help = None
@@ -108,13 +105,17 @@ def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any)
 
 def _spellings(param: Any) -> str:
     """``-t, --temperature T``: short spellings first, aliases left out."""
-    shown = [name for name in param.opts if name not in HIDDEN_ALIASES]
-    shown.sort(key=lambda name: name.startswith("--"))
-    line = ", ".join(shown)
+    line = ", ".join(_advertised(param))
     opposite = [name for name in param.secondary_opts if not name.startswith("--no-")]
     if opposite:
         line += " / " + ", ".join(opposite)
     return line if param.is_flag or param.count else f"{line} {param.metavar or 'VALUE'}"
+
+
+def _advertised(param: Any) -> list[str]:
+    """Short spellings and the first long one; more long ones are other programs' names for it."""
+    long = [name for name in param.opts if name.startswith("--")]
+    return [name for name in param.opts if name not in long] + long[:1]
 
 
 def _write_examples(command: TyperCommand | TyperGroup, formatter: Any) -> None:

@@ -1,12 +1,18 @@
 """Lets a command take its options in groups, which Typer itself cannot."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
 
 C = TypeVar("C", bound=Callable[..., object])
+
+
+def option_group(name: str, options: Mapping[str, Any]) -> Any:
+    """A frozen dataclass that holds one option a field, None where it is not given."""
+    declared = [(key, hint, field(default=None)) for key, hint in options.items()]
+    return make_dataclass(name, declared, frozen=True, slots=True, kw_only=True)
 
 
 def takes_groups(command: C) -> C:

@@ -5,7 +5,8 @@ groups as parameters and is wrapped by ``takes_groups``; so two commands cannot 
 differently. None means "not given": `config.py` then asks the environment, the options file
 and the defaults, in that order.
 
-The sampler's options stand in `sampling_options.py`.
+The first long spelling of an option is its name; others (those of llama.cpp, mlx-lm and older
+tools) are accepted and not advertised. The sampler's options stand in `sampling_options.py`.
 """
 
 from dataclasses import dataclass
@@ -13,13 +14,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-HIDDEN_ALIASES = frozenset({
-    "--temp", "--repeat-penalty", "--repeat-last-n", "--no-chat-template", "--n-predict",
-    "--predict", "--typical", "--mirostat-ent", "--mirostat-lr", "--dynatemp-exp",
-    "--no-memory-check", "--system-prompt", "--max-batch-size", "--arms",
-})  # fmt: skip
-"""Spellings of llama.cpp, mlx-lm and older tools that are accepted and not advertised."""
 
 PROMPT = "Prompt"
 MODEL = "Model"

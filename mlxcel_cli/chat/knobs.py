@@ -11,8 +11,7 @@ from mlxcel_cli.config import setting_types, value_from_text
 from mlxcel_cli.lookup_options import LookupOptions, speculation_params
 from mlxcel_cli.options import LengthOptions
 from mlxcel_cli.prompt_input import PromptInput
-from mlxcel_cli.sampling_options import SamplingOptions
-from mlxcel_cli.sampling_values import parse_biases, sampling_params
+from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
 
 DEFAULT_TEMPERATURE = 0.7
 DEFAULT_TOP_P = 0.95

@@ -17,8 +17,7 @@ from mlxcel_cli.exit_codes import ExitCode
 from mlxcel_cli.options import ModelOptions
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import progress_text
-from mlxcel_cli.sampling_options import SamplingOptions
-from mlxcel_cli.sampling_values import parse_biases, sampling_params
+from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
 from mlxcel_cli.serve.access_log import access_logger
 from mlxcel_cli.serve.app import make_app
 from mlxcel_cli.serve.asking import SERVER_SAMPLING, Defaults

@@ -10,10 +10,15 @@ import pytest
 
 from mlxcel_cli.generated import completion_script, generated_files, help_pages
 from mlxcel_cli.help_text import HELP_COLUMNS
-from mlxcel_cli.options import HIDDEN_ALIASES
 from tests.cli.snapshots import TextSnapshot
 
 ROOT = Path(__file__).parents[2]
+HIDDEN_ALIASES = {
+    "--temp", "--repeat-penalty", "--repeat-last-n", "--no-chat-template", "--n-predict",
+    "--predict", "--typical", "--mirostat-ent", "--mirostat-lr", "--dynatemp-exp",
+    "--no-memory-check", "--system-prompt", "--max-batch-size", "--arms",
+}  # fmt: skip
+"""Spellings of llama.cpp, mlx-lm and older tools that are accepted and not advertised."""
 
 
 @pytest.fixture

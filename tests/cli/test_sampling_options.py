@@ -6,8 +6,7 @@ import pytest
 
 from engine.errors import InvalidParams
 from engine.params import DRY_BREAKERS, SamplingParams
-from mlxcel_cli.sampling_options import SamplingOptions
-from mlxcel_cli.sampling_values import parse_biases, sampling_params
+from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
 
 GREEDY = SamplingParams()
 WARM = SamplingParams(temperature=0.7, top_p=0.95)
