@@ -1,15 +1,21 @@
-"""Where line mode's messages come from: a pipe, or a person at a terminal."""
+"""Where line mode's messages come from: a pipe, or a person at a terminal; and what Ctrl-C does.
 
+Ctrl-C drops the line being typed, stops what runs, and at last ends the program. It counts from the
+moment a line is sent: what is pressed before the answer begins stops it too.
+"""
+
+import os
+import signal
 import sys
 import termios
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from mlxcel_cli.chat.completion import completions
+from mlxcel_cli.chat.slash import completions
 from mlxcel_cli.plain_text import encodable
-from mlxcel_cli.stop_key import StopKey
 
 if TYPE_CHECKING:
     from prompt_toolkit.input import Input
@@ -17,8 +23,118 @@ if TYPE_CHECKING:
 
 GREETING = 'Type a message; /help lists commands, /bye leaves, """ begins and ends several lines.'
 
+FENCE = 3 * '"'
+
 LOCAL_FLAGS = 3
 """Where `termios.tcgetattr` has them."""
+
+
+class InterruptHandler:
+    """The handler of SIGINT while it is entered.
+
+    A press stops what runs; a second one before the next line is asked for ends the process. The
+    handler raises nothing: an exception in the middle of a save would leave half of it.
+
+    Args:
+        drop_line: drops the line that is being typed; False where none is.
+    """
+
+    def __init__(self, drop_line: Callable[[], bool]) -> None:
+        self._drop_line = drop_line
+        self._stop: Callable[[], None] | None = None
+        self._before: list[object] = []
+        self.pressed = False
+        """Whether it was pressed since `reset`."""
+
+    def __enter__(self) -> "InterruptHandler":
+        before = signal.getsignal(signal.SIGINT)
+        self._before.append(before)
+        # Who starts a program with & may have SIGINT ignored.
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        before = self._before.pop()
+        if callable(before):
+            signal.signal(signal.SIGINT, before)
+
+    def reset(self) -> None:
+        """A line is asked for: what was pressed before has had its effect."""
+        self.pressed = False
+
+    def press(self) -> None:
+        """It was pressed: stop what runs, or what is about to."""
+        self.pressed = True
+        if self._stop is not None:
+            self._stop()
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
+        """While inside, a press calls ``stop``; one that came since the line was sent, at once."""
+        with self:
+            self._stop = stop
+            try:
+                if self.pressed:
+                    stop()
+                yield
+            finally:
+                self._stop = None
+
+    def _on_signal(self, signum: int, _: FrameType | None) -> None:
+        if self._drop_line():
+            return
+        if self.pressed:
+            os._exit(128 + signum)
+        self.press()
+
+
+class MessageReader:
+    """Puts lines together to messages.
+
+    Three double quotes open a message of several lines and close it; text may stand on either
+    line, and both on one.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] | None = None
+        self.was_quoted = False
+        """Whether the newest message stood between quotes."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message is begun and not closed."""
+        return self._lines is not None
+
+    def push(self, line: str) -> str | None:
+        """Take a line; the message it completes, None where there is none yet."""
+        if self._lines is None:
+            line = line.strip()
+            self.was_quoted = line.startswith(FENCE)
+            if not line.startswith(FENCE):
+                return line or None
+            self._lines = []
+            line = line.removeprefix(FENCE)
+            if not line:
+                return None
+        body, fence, _ = line.partition(FENCE)
+        if body or not fence:
+            self._lines.append(body)
+        return self.flush() if fence else None
+
+    def flush(self) -> str | None:
+        """The message that was begun: its input has ended."""
+        lines, self._lines = self._lines, None
+        return "\n".join(lines or ()).strip("\n") or None
+
+    def discard(self) -> None:
+        """Forget the message that was begun."""
+        self._lines = None
 
 
 class Lines(Protocol):
@@ -30,13 +146,13 @@ class Lines(Protocol):
     takes_keys: bool
     """Whether a user sits there, whose Ctrl-C is meant for what runs and not for the program."""
 
-    def read(self, prompt: str, draft: str, key: StopKey) -> str:
+    def read(self, prompt: str, draft: str, interrupt: InterruptHandler) -> str:
         """The next line.
 
         Args:
             prompt: what stands before it.
             draft: what it holds at first.
-            key: is told when the line is asked for, and of a Ctrl-C right behind it.
+            interrupt: reset when the line is asked for, and pressed for a Ctrl-C right after it.
 
         Raises:
             EOFError: there are no more.
@@ -61,10 +177,10 @@ class PipedLines:
         end = "stdout" if stdin.isatty() else "stdin"
         self.greeting = f"mlxcel: {end} is no terminal: each line is a message"
 
-    def read(self, prompt: str, draft: str, key: StopKey) -> str:
+    def read(self, prompt: str, draft: str, interrupt: InterruptHandler) -> str:
         """The next line."""
         del prompt, draft
-        key.forget()
+        interrupt.reset()
         line = self._stdin.readline()
         if not line:
             raise EOFError
@@ -124,12 +240,14 @@ class TypedLines:
                 complete_while_typing=False,
             )
 
-    def read(self, prompt: str, draft: str, key: StopKey) -> str:
+    def read(self, prompt: str, draft: str, interrupt: InterruptHandler) -> str:
         """The next line."""
         # Its own handler of SIGINT would lose the signals that come while it is put away.
-        line = self._session.prompt(prompt, default=draft, pre_run=key.forget, handle_sigint=False)
+        line = self._session.prompt(
+            prompt, default=draft, pre_run=interrupt.reset, handle_sigint=False
+        )
         if _typed_ctrl_c(self._session.input):
-            key.press()
+            interrupt.press()
         return encodable(line)
 
     def drop_line(self) -> bool:

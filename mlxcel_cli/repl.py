@@ -16,17 +16,15 @@ from engine.models.progress import Progress
 from mlxcel_cli.answer_writers import TextWriter
 from mlxcel_cli.answers import KEEPS_MODEL, Done, LookupRefused, ModelReport, Piece, PromptRead
 from mlxcel_cli.chat.answerer import Answerer
-from mlxcel_cli.chat.blocks import MessageReader
-from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
+from mlxcel_cli.chat.slash import CommandContext, FollowUp, Reply, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
-from mlxcel_cli.chat.stats_text import NATURAL_ENDS, finish_note, speed_text
+from mlxcel_cli.chat.stats import NATURAL_ENDS, finish_note, speed_text
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.generation import merge_pieces
-from mlxcel_cli.line_input import Lines, PipedLines, TypedLines
+from mlxcel_cli.line_input import InterruptHandler, Lines, MessageReader, PipedLines, TypedLines
 from mlxcel_cli.output import Output
 from mlxcel_cli.progress_text import progress_text
-from mlxcel_cli.stop_key import StopKey
 
 PROMPT = ">>> "
 GOES_ON = "... "
@@ -49,10 +47,10 @@ class LineChat:
     is_remote: bool = False
     status: int = ExitCode.OK
     """The last failed turn's exit status, for scripts."""
-    _key: StopKey = field(init=False)
+    _interrupt: InterruptHandler = field(init=False)
 
     def __post_init__(self) -> None:
-        self._key = StopKey(self.lines.drop_line)
+        self._interrupt = InterruptHandler(self.lines.drop_line)
 
     def run(self) -> int:
         """Load the model, then answer until the lines end; the exit status.
@@ -60,7 +58,7 @@ class LineChat:
         Raises:
             EngineError, OSError: the model cannot be loaded.
         """
-        with self._key if self.lines.takes_keys else nullcontext():
+        with self._interrupt if self.lines.takes_keys else nullcontext():
             self._load()
             self.output.note(self.lines.greeting)
             for message, is_quoted in self._messages():
@@ -74,7 +72,9 @@ class LineChat:
         draft = self.start.draft
         while True:
             try:
-                line = self.lines.read(GOES_ON if reader.is_open else PROMPT, draft, self._key)
+                line = self.lines.read(
+                    GOES_ON if reader.is_open else PROMPT, draft, self._interrupt
+                )
             except KeyboardInterrupt:
                 self._drop(reader)
                 continue
@@ -87,7 +87,7 @@ class LineChat:
             if (message := reader.push(line)) is not None:
                 yield message, reader.was_quoted
                 draft, self._restored = self._restored, ""
-            elif self._key.pressed:
+            elif self._interrupt.pressed:
                 self._drop(reader)
 
     def _drop(self, reader: MessageReader) -> None:
@@ -101,7 +101,7 @@ class LineChat:
         commands = is_command(message) and not is_quoted
         try:
             if commands:
-                return self._obey(run_command(self._desk, message))
+                return self._obey(run_command(self._context, message))
             self.start.session.ask(message)
         except TURN_ERRORS as error:
             self._tell(error)
@@ -111,23 +111,23 @@ class LineChat:
         return True
 
     @property
-    def _desk(self) -> Desk:
-        return Desk(self.start.session, self.start.store, is_remote=self.is_remote)
+    def _context(self) -> CommandContext:
+        return CommandContext(self.start.session, self.start.store, is_remote=self.is_remote)
 
     def _obey(self, reply: Reply) -> bool:
-        match reply.then:
-            case Then.QUIT:
+        match reply.follow_up:
+            case FollowUp.QUIT:
                 return False
-            case Then.ANSWER:
+            case FollowUp.ANSWER:
                 self._answer()
-            case Then.CONTINUE:
+            case FollowUp.CONTINUE:
                 self._answer(continues=True)
-            case Then.EDIT:
+            case FollowUp.EDIT:
                 self._restored = reply.text
-            case Then.LOAD_MODEL:
+            case FollowUp.LOAD_MODEL:
                 self.start = replace(self.start, model=replace(self.start.model, name=reply.text))
                 self._load()
-            case Then.REDRAW | Then.NOTHING:
+            case FollowUp.REDRAW | FollowUp.NOTHING:
                 self.output.note(reply.text)
         return True
 
@@ -137,7 +137,7 @@ class LineChat:
             if not self.lines.takes_keys:
                 self._watch_load()
                 return
-            with self._key.stopping(self.answerer.stop):
+            with self._interrupt.stopping(self.answerer.stop):
                 self._watch_load()
         except KEEPS_MODEL:
             self.start.session.model = before
@@ -177,7 +177,7 @@ class LineChat:
         writer = TextWriter(self.output, show_reasoning=bool(self.start.options.show_reasoning))
         try:
             stream = self.answerer.answer(session.request(continues=continues))
-            with self._key.stopping(self.answerer.stop):
+            with self._interrupt.stopping(self.answerer.stop):
                 for burst in stream.bursts():
                     for event in merge_pieces(burst):
                         shown = self._show(event, writer, skips=continues)
@@ -187,7 +187,7 @@ class LineChat:
             writer.broke_off()
             self._tell(error)
             return
-        if self._key.pressed:
+        if self._interrupt.pressed:
             session.stop()
             writer.broke_off()
         self._close_turn()

@@ -18,8 +18,8 @@ from mlxcel_cli.answers import (
     PromptRead,
 )
 from mlxcel_cli.chat.attachments import attach
-from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers
+from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatsBusy, ChatStore
 from mlxcel_cli.prompt_input import PromptInput
 
@@ -58,21 +58,21 @@ class ChatSession:
 
     Args:
         store: where the chat is saved, None: nowhere.
-        knobs: how answers are sampled.
+        settings: how answers are sampled.
         clock: seconds, monotonic.
     """
 
     def __init__(
         self,
         store: ChatStore | None,
-        knobs: Knobs,
+        settings: ChatSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self.knobs = knobs
+        self.settings = settings
         self._clock = clock
-        self.chat = Chat(self._new_id(), system=knobs.system)
+        self.chat = Chat(self._new_id(), system=settings.system)
         self.model: ModelReport | None = None
         self.lookup_refused = ""
         """Why the newest answer was decoded without prompt lookup, if it was asked for."""
@@ -88,7 +88,7 @@ class ChatSession:
     def start_new(self) -> None:
         """An empty chat with the same system text; the one that was is saved."""
         self._leave()
-        self.chat = Chat(self._new_id(), system=self.knobs.system)
+        self.chat = Chat(self._new_id(), system=self.settings.system)
 
     def resume(self, chat: Chat) -> None:
         """Go on with a saved or imported chat."""
@@ -101,7 +101,7 @@ class ChatSession:
         if chat.id in self._left:
             # What the file held a moment ago is older.
             self._keep(self._left.pop(chat.id))
-        self.knobs.system = chat.system
+        self.settings.system = chat.system
 
     @property
     def waits_for_file(self) -> bool:
@@ -130,8 +130,8 @@ class ChatSession:
 
     def set_system(self, text: str) -> None:
         """Give this and later chats another system text."""
-        self.knobs.system = text.strip()
-        self._change(replace(self.chat, system=self.knobs.system))
+        self.settings.system = text.strip()
+        self._change(replace(self.chat, system=self.settings.system))
 
     def ask(self, typed: str) -> None:
         """Add what the user typed, with the files it mentions.
@@ -179,9 +179,9 @@ class ChatSession:
             raise InvalidParams("prompt", "is empty: there is nothing to answer")
         values: dict[str, object] = {}
         if self.model is not None and self.model.can_switch_thinking:
-            values["enable_thinking"] = self.knobs.thinking
+            values["enable_thinking"] = self.settings.thinking
         request = replace(
-            self.knobs.request(self.model),
+            self.settings.request(self.model),
             prompt=PromptInput(chat.for_model(), prefill=prefill, template_values=values),
         )
         self._draft = _Draft(reasoning=answer.reasoning if prefill and answer else "")

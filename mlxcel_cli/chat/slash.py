@@ -11,15 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from engine.errors import InvalidParams
-from mlxcel_cli.chat.exchange import export, read_messages
+from mlxcel_cli.chat.attachments import complete_path
+from mlxcel_cli.chat.chat_file import export, read_messages
 from mlxcel_cli.chat.messages import Chat
 from mlxcel_cli.chat.session import ChatSession
-from mlxcel_cli.chat.stats_text import stats_lines
+from mlxcel_cli.chat.stats import stats_lines
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.paths import typed_path
 
 
-class Then(Enum):
+class FollowUp(Enum):
     """What is left to do after a command."""
 
     NOTHING = auto()
@@ -41,11 +42,11 @@ class Reply:
     """What a command says, and what is left to do."""
 
     text: str = ""
-    then: Then = Then.NOTHING
+    follow_up: FollowUp = FollowUp.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class CommandContext:
     """What commands work on."""
 
     session: ChatSession
@@ -61,7 +62,7 @@ class SlashCommand:
     argument: str
     """How help names what follows it; in brackets where it may be left out."""
     help: str
-    run: Callable[[Desk, str], Reply]
+    run: Callable[[CommandContext, str], Reply]
 
 
 def is_command(text: str) -> bool:
@@ -72,7 +73,7 @@ def is_command(text: str) -> bool:
     return text.startswith("/") and "\n" not in text.strip()
 
 
-def run_command(desk: Desk, text: str) -> Reply:
+def run_command(context: CommandContext, text: str) -> Reply:
     """Do what a command says.
 
     Raises:
@@ -85,13 +86,32 @@ def run_command(desk: Desk, text: str) -> Reply:
     if command is None:
         raise InvalidParams(name, "is no command here; /help lists them. Nothing was sent")
     # A command that reads the file must find in it what waits to be saved.
-    desk.session.save_again()
-    return command.run(desk, argument.strip())
+    context.session.save_again()
+    return command.run(context, argument.strip())
 
 
-def complete_command(start: str) -> list[str]:
-    """Commands that begin with ``start``."""
-    return [name for name in COMMANDS if name.startswith(start)]
+def completions(before: str) -> tuple[str, list[str]]:
+    """The word before the cursor that can be completed, and what it may become."""
+    if before.startswith("/") and " " not in before and "\n" not in before:
+        return before, [name for name in COMMANDS if name.startswith(before)]
+    word = before.rsplit(maxsplit=1)[-1] if before and not before[-1].isspace() else ""
+    if word.startswith("@"):
+        return word, [f"@{path}" for path in complete_path(word[1:])]
+    return "", []
+
+
+def completed(before: str) -> str:
+    """What a TAB adds: as much as all candidates share, a space after the only one."""
+    word, found = completions(before)
+    if not found:
+        return ""
+    first, last = min(found), max(found)
+    same = next(
+        (i for i, pair in enumerate(zip(first, last, strict=False)) if len({*pair}) > 1), len(first)
+    )
+    added = first[len(word) : same]
+    whole = len(found) == 1 and not found[0].endswith("/")
+    return added + " " if whole else added
 
 
 def help_lines() -> Sequence[str]:
@@ -101,53 +121,53 @@ def help_lines() -> Sequence[str]:
     return [f"{heads[name]:<{width}}  {one.help}" for name, one in COMMANDS.items()]
 
 
-def _help(_: Desk, __: str) -> Reply:
+def _help(_: CommandContext, __: str) -> Reply:
     lines = [*help_lines(), '@path in a prompt attaches a file; @"a path" may hold spaces.']
     return Reply("\n".join(lines))
 
 
-def _clear(desk: Desk, _: str) -> Reply:
-    desk.session.start_new()
-    return Reply("A new chat.", Then.REDRAW)
+def _clear(context: CommandContext, _: str) -> Reply:
+    context.session.start_new()
+    return Reply("A new chat.", FollowUp.REDRAW)
 
 
-def _system(desk: Desk, text: str) -> Reply:
+def _system(context: CommandContext, text: str) -> Reply:
     if text:
-        desk.session.set_system("" if text == "none" else text)
+        context.session.set_system("" if text == "none" else text)
         return Reply("The system text is set." if text != "none" else "There is no system text.")
-    return Reply(desk.session.knobs.system or "There is no system text.")
+    return Reply(context.session.settings.system or "There is no system text.")
 
 
-def _model(desk: Desk, name: str) -> Reply:
-    model = desk.session.model
+def _model(context: CommandContext, name: str) -> Reply:
+    model = context.session.model
     if not name:
         return Reply("No model is loaded." if model is None else f"{model.name} ({model.path})")
-    return Reply(name, Then.LOAD_MODEL)
+    return Reply(name, FollowUp.LOAD_MODEL)
 
 
-def _save(desk: Desk, path: str) -> Reply:
+def _save(context: CommandContext, path: str) -> Reply:
     if not path:
-        if desk.store is None:
+        if context.store is None:
             raise InvalidParams("/save", "this chat is not saved; /save FILE writes it to a file")
-        return Reply(f"Chats are saved as they happen; this one is {desk.session.chat.id}.")
-    return Reply(f"Written to {export(desk.session.chat, Path(path))}.")
+        return Reply(f"Chats are saved as they happen; this one is {context.session.chat.id}.")
+    return Reply(f"Written to {export(context.session.chat, Path(path))}.")
 
 
-def _load(desk: Desk, what: str) -> Reply:
+def _load(context: CommandContext, what: str) -> Reply:
     if not what:
         raise InvalidParams("/load", "name a chat's id or a file of messages")
     path = typed_path("/load", what)
     if path.is_dir():
         raise InvalidParams("/load", f"{what} is a folder; name a file or a chat's id")
     if path.is_file():
-        chat_id = "" if desk.store is None else desk.store.new_id()
+        chat_id = "" if context.store is None else context.store.new_id()
         chat = read_messages(path, chat_id)
-    elif desk.store is None:
+    elif context.store is None:
         raise InvalidParams("/load", f"there is no file {what}, and chats are not saved here")
     else:
-        chat = _found("/load", what, desk.store.load)
-    desk.session.resume(chat)
-    return Reply(_described(chat), Then.REDRAW)
+        chat = _found("/load", what, context.store.load)
+    context.session.resume(chat)
+    return Reply(_described(chat), FollowUp.REDRAW)
 
 
 def _found(command: str, chat_id: str, find: Callable[[str], Chat]) -> Chat:
@@ -158,86 +178,89 @@ def _found(command: str, chat_id: str, find: Callable[[str], Chat]) -> Chat:
         raise InvalidParams(command, f"{error.problem}; /chats lists them") from None
 
 
-def _chats(desk: Desk, search: str) -> Reply:
-    if desk.store is None:
+def _chats(context: CommandContext, search: str) -> Reply:
+    if context.store is None:
         raise InvalidParams("/chats", "chats are not saved here")
-    found = desk.store.chats(search, limit=20)
+    found = context.store.chats(search, limit=20)
     lines = [f"{one.id}  {one.title} ({one.messages} messages)" for one in found]
     return Reply("\n".join(lines) or "No saved chats.")
 
 
-def _rename(desk: Desk, title: str) -> Reply:
+def _rename(context: CommandContext, title: str) -> Reply:
     if not title:
         raise InvalidParams("/rename", "give the new title")
-    desk.session.rename(title)
+    context.session.rename(title)
     return Reply(f"This chat is {title!r}.")
 
 
-def _delete(desk: Desk, chat_id: str) -> Reply:
-    if desk.store is None:
+def _delete(context: CommandContext, chat_id: str) -> Reply:
+    if context.store is None:
         raise InvalidParams("/delete", "chats are not saved here")
     if not chat_id:
         raise InvalidParams("/delete", "name the chat's id; /chats lists them")
-    chat = _found("/delete", chat_id, desk.store.peek)
-    desk.store.delete(chat.id)
-    if chat.id == desk.session.chat.id:
-        desk.session.start_new()
-        return Reply(f"{chat.title!r} is deleted.", Then.REDRAW)
+    chat = _found("/delete", chat_id, context.store.peek)
+    context.store.delete(chat.id)
+    if chat.id == context.session.chat.id:
+        context.session.start_new()
+        return Reply(f"{chat.title!r} is deleted.", FollowUp.REDRAW)
     return Reply(f"{chat.title!r} is deleted.")
 
 
-def _set(desk: Desk, text: str) -> Reply:
+def _set(context: CommandContext, text: str) -> Reply:
     name, _, value = text.replace("=", " ", 1).partition(" ")
     if not name:
-        lines = [f"{key} = {one}" for key, one in desk.session.knobs.in_force(desk.session.model)]
+        lines = [
+            f"{key} = {one}"
+            for key, one in context.session.settings.in_force(context.session.model)
+        ]
         return Reply("\n".join(lines))
-    return Reply(desk.session.knobs.set(name, value))
+    return Reply(context.session.settings.set(name, value))
 
 
-def _stats(desk: Desk, _: str) -> Reply:
-    return Reply("\n".join(stats_lines(desk.session)))
+def _stats(context: CommandContext, _: str) -> Reply:
+    return Reply("\n".join(stats_lines(context.session)))
 
 
-def _retry(desk: Desk, _: str) -> Reply:
-    if not desk.session.chat.messages:
+def _retry(context: CommandContext, _: str) -> Reply:
+    if not context.session.chat.messages:
         raise InvalidParams("/retry", "there is nothing to answer yet")
-    return Reply(then=Then.ANSWER)
+    return Reply(follow_up=FollowUp.ANSWER)
 
 
-def _continue(desk: Desk, _: str) -> Reply:
-    if desk.is_remote or not desk.session.can_continue:
+def _continue(context: CommandContext, _: str) -> Reply:
+    if context.is_remote or not context.session.can_continue:
         raise InvalidParams("/continue", "the last answer was not cut off here")
-    return Reply(then=Then.CONTINUE)
+    return Reply(follow_up=FollowUp.CONTINUE)
 
 
-def _edit(desk: Desk, _: str) -> Reply:
-    if desk.session.chat.last_asked is None:
+def _edit(context: CommandContext, _: str) -> Reply:
+    if context.session.chat.last_asked is None:
         raise InvalidParams("/edit", "there is no turn to edit yet")
-    return Reply(desk.session.take_back(), Then.EDIT)
+    return Reply(context.session.take_back(), FollowUp.EDIT)
 
 
-def _lookup(desk: Desk, text: str) -> Reply:
-    if desk.is_remote:
+def _lookup(context: CommandContext, text: str) -> Reply:
+    if context.is_remote:
         raise InvalidParams("/lookup", "drafting is the server's business here")
-    knobs = desk.session.knobs
-    knobs.switch_lookup(on=_switch("/lookup", text, knobs.drafts))
-    return Reply(f"Prompt lookup is {'on' if knobs.drafts else 'off'}.")
+    settings = context.session.settings
+    settings.switch_lookup(on=_switch("/lookup", text, settings.drafts))
+    return Reply(f"Prompt lookup is {'on' if settings.drafts else 'off'}.")
 
 
-def _thinking(desk: Desk, text: str) -> Reply:
-    if desk.session.model is None or not desk.session.model.can_switch_thinking:
+def _thinking(context: CommandContext, text: str) -> Reply:
+    if context.session.model is None or not context.session.model.can_switch_thinking:
         raise InvalidParams("/thinking", "this model's template has no switch for it")
-    knobs = desk.session.knobs
-    knobs.thinking = _switch("/thinking", text, knobs.thinking)
-    return Reply(f"Thinking is {'on' if knobs.thinking else 'off'}.")
+    settings = context.session.settings
+    settings.thinking = _switch("/thinking", text, settings.thinking)
+    return Reply(f"Thinking is {'on' if settings.thinking else 'off'}.")
 
 
-def _image(_: Desk, __: str) -> Reply:
+def _image(_: CommandContext, __: str) -> Reply:
     raise InvalidParams("/image", "only text can be read here; nothing was sent")
 
 
-def _bye(_: Desk, __: str) -> Reply:
-    return Reply(then=Then.QUIT)
+def _bye(_: CommandContext, __: str) -> Reply:
+    return Reply(follow_up=FollowUp.QUIT)
 
 
 def _switch(name: str, text: str, now: bool) -> bool:  # noqa: FBT001 - the value that is switched

@@ -7,9 +7,9 @@ from pathlib import Path
 from engine.errors import InvalidParams
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.chat.attachments import mention
-from mlxcel_cli.chat.exchange import read_messages
-from mlxcel_cli.chat.knobs import Knobs
+from mlxcel_cli.chat.chat_file import read_messages
 from mlxcel_cli.chat.session import ChatSession
+from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.chat_options import ChatOptions
 from mlxcel_cli.config import Settings, load_settings
@@ -79,9 +79,9 @@ def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
     options = filled.chat
     store = None if options.save is False else ChatStore(settings.data_home / CHATS_FILE)
     words = _Words.sorted(filled.words, store if options.resume else None)
-    knobs = _knobs(filled)
-    knobs.request(None)
-    session = ChatSession(store, knobs)
+    chat_settings = _chat_settings(filled)
+    chat_settings.request(None)
+    session = ChatSession(store, chat_settings)
     _resume(session, store, options, words.chat_id)
     if store is not None:
         # From here on keys and pieces of answers would wait too.
@@ -136,9 +136,9 @@ def _is_chat(store: ChatStore, word: str) -> bool:
     return True
 
 
-def _knobs(command: ChatCommand) -> Knobs:
+def _chat_settings(command: ChatCommand) -> ChatSettings:
     speculation_params(command.lookup)
-    return Knobs(
+    return ChatSettings(
         sampling=command.sampling,
         length=command.length,
         lookup=command.lookup,

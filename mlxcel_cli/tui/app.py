@@ -17,9 +17,9 @@ from textual.screen import Screen
 
 from engine.errors import EngineError
 from mlxcel_cli.chat.answerer import Answerer
-from mlxcel_cli.chat.slash import Desk, Reply, Then, is_command, run_command
+from mlxcel_cli.chat.slash import CommandContext, FollowUp, Reply, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
-from mlxcel_cli.chat.stats_text import context_text, speed_parts
+from mlxcel_cli.chat.stats import context_text, speed_parts
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.plain_text import visible
 from mlxcel_cli.tui.details import Details
@@ -180,7 +180,7 @@ class ChatApp(App[int]):
         session = self.session
         model = session.model
         lookup = ""
-        if session.knobs.drafts:
+        if session.settings.drafts:
             lookup = f"lookup {session.lookup_refused}" if session.lookup_refused else "lookup on"
         name = "no model" if model is None else model.name
         self.screen_stack[0].query_one(StatusLine).parts = (
@@ -244,7 +244,9 @@ class ChatApp(App[int]):
         if self.flow.is_answering and text.split()[0] not in HARMLESS:
             await self.flow.stop()
         try:
-            reply = run_command(Desk(self.session, self.store, is_remote=self.is_remote), text)
+            reply = run_command(
+                CommandContext(self.session, self.store, is_remote=self.is_remote), text
+            )
         except (EngineError, OSError) as error:
             self.say(failure_text(error), is_error=True)
             return False
@@ -257,22 +259,22 @@ class ChatApp(App[int]):
         return True
 
     async def _obey(self, reply: Reply) -> None:
-        match reply.then:
-            case Then.QUIT:
+        match reply.follow_up:
+            case FollowUp.QUIT:
                 self.action_leave()
-            case Then.LOAD_MODEL:
+            case FollowUp.LOAD_MODEL:
                 self.flow.load(reply.text)
-            case Then.ANSWER:
+            case FollowUp.ANSWER:
                 await self.flow.answer()
-            case Then.CONTINUE:
+            case FollowUp.CONTINUE:
                 await self.flow.answer(continues=True)
-            case Then.EDIT:
+            case FollowUp.EDIT:
                 self.prompt.give_back(reply.text)
                 await self.redraw()
-            case Then.REDRAW:
+            case FollowUp.REDRAW:
                 await self.redraw()
                 self.say(reply.text)
-            case Then.NOTHING:
+            case FollowUp.NOTHING:
                 if "\n" in reply.text:
                     await self.transcript.add(Note(reply.text))
                 else:

@@ -3,7 +3,7 @@
 from textual.widgets import Static
 
 from mlxcel_cli.chat.session import ChatSession
-from mlxcel_cli.chat.turn_table import comparison, plots, table
+from mlxcel_cli.chat.stats import comparison, plots, table
 from mlxcel_cli.plain_text import visible
 
 MOST_TURNS = 9

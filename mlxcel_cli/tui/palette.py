@@ -51,16 +51,16 @@ def _of_chat(app: "ChatApp") -> Iterator[Action]:
 
 
 def _switches(app: "ChatApp") -> Iterator[Action]:
-    knobs = app.session.knobs
+    settings = app.session.settings
     if not app.is_remote:
-        state = "off" if knobs.drafts else "on"
+        state = "off" if settings.drafts else "on"
         yield (
             f"Prompt lookup {state}",
             "Draft from the context, which makes edits and extracts faster",
             partial(app.command, f"/lookup {state}"),
         )
     if app.session.model is not None and app.session.model.can_switch_thinking:
-        state = "off" if knobs.thinking else "on"
+        state = "off" if settings.thinking else "on"
         yield (
             f"Thinking {state}",
             "Let the model think first",

@@ -10,7 +10,7 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
-from mlxcel_cli.chat.completion import completed, completions
+from mlxcel_cli.chat.slash import completed, completions
 from mlxcel_cli.plain_text import marked, visible
 from mlxcel_cli.tui.keys import PROMPT_KEYS
 

@@ -53,7 +53,7 @@ class Questions:
     def system(self) -> None:
         """The system text."""
         self._text(
-            "System text", "/system", value=self._app.session.knobs.system, empty="/system none"
+            "System text", "/system", value=self._app.session.settings.system, empty="/system none"
         )
 
     def export(self) -> None:
@@ -67,7 +67,7 @@ class Questions:
     def setting(self) -> None:
         """A setting and its value."""
         session = self._app.session
-        lines = [f"{name} = {value}" for name, value in session.knobs.in_force(session.model)]
+        lines = [f"{name} = {value}" for name, value in session.settings.in_force(session.model)]
         about = "\n".join([*lines, "", "Type a name and a value: temperature 0.5"])
         self._text("Sampling", "/set", about=about)
 

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from mlxcel_cli.chat.messages import USER, ChatMessage
-from mlxcel_cli.chat.stats_text import finish_note
+from mlxcel_cli.chat.stats import finish_note
 from mlxcel_cli.plain_text import visible
 from mlxcel_cli.tui.typing_watch import TypingWatch
 

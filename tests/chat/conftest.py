@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mlxcel_cli.answers import ModelReport
-from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.session import ChatSession
+from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatStore
 
 
@@ -30,6 +30,6 @@ def store(tmp_path, clock):
 
 @pytest.fixture
 def session(store, clock):
-    session = ChatSession(store, Knobs(), clock=clock)
+    session = ChatSession(store, ChatSettings(), clock=clock)
     session.model = ModelReport("tiny", Path("tiny"), 0.5, has_template=True, context_tokens=100)
     return session

@@ -7,8 +7,8 @@ import pytest
 from engine.errors import InvalidParams
 from engine.outcome import Timings, Usage
 from mlxcel_cli.answers import Done, LookupRefused, Piece, PromptRead
-from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.session import ChatSession
+from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatStore
 from tests.chat.locks import held_elsewhere
 
@@ -84,7 +84,7 @@ def test_an_answer_whose_program_was_killed_is_told_and_can_go_on(session, store
     session.request()
     clock.now_s = 2.0
     session.take(Piece("Hel", tokens=1))
-    resumed = ChatSession(store, Knobs())
+    resumed = ChatSession(store, ChatSettings())
     resumed.resume(store.load(session.chat.id))
     assert (resumed.chat.last_answer.text, resumed.chat.last_answer.finish) == ("Hel", "failed")
     assert resumed.can_continue
@@ -174,7 +174,7 @@ def test_thinking_is_switched_only_where_the_template_can(session):
     assert session.request().prompt.template_values == {}
     session.stop()
     session.model = replace(session.model, can_switch_thinking=True)
-    session.knobs.thinking = False
+    session.settings.thinking = False
     assert session.request().prompt.template_values == {"enable_thinking": False}
 
 

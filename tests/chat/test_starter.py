@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from mlxcel_cli.answers import Done, ModelRequest, Piece
-from mlxcel_cli.chat.knobs import Knobs
 from mlxcel_cli.chat.session import ChatSession
+from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.config import load_settings
 from mlxcel_cli.engine_backend import EngineBackend
 from mlxcel_cli.options import LengthOptions
@@ -38,11 +38,11 @@ class Talk:
 
     def __init__(self, backend: EngineBackend, *, lookup: bool = False) -> None:
         self.backend = backend
-        knobs = Knobs(
+        settings = ChatSettings(
             sampling=SamplingOptions(temperature=0.0), length=LengthOptions(max_tokens=12)
         )
-        knobs.switch_lookup(on=lookup)
-        self.session = ChatSession(None, knobs)
+        settings.switch_lookup(on=lookup)
+        self.session = ChatSession(None, settings)
 
     def answer(self, *, stops_after: int | None = None, judged: bool = True) -> None:
         request = self.session.request()
@@ -96,7 +96,7 @@ def test_each_turn_reads_its_new_tokens(backend, lookup):
 
 def test_a_turn_after_an_answer_that_came_to_its_end_reads_its_new_tokens(backend):
     talk = Talk(backend)
-    talk.session.knobs.set("max-tokens", "80")
+    talk.session.settings.set("max-tokens", "80")
     talk.ask("What is 2 + 2? Answer with one word.", judged=False)
     assert talk.session.chat.last_answer.finish == "eos"
     talk.ask("And 3 + 3?", judged=False)

@@ -351,7 +351,7 @@ def test_the_palette_s_questions_become_commands(chat, tmp_path):
         await pilot.pause()
         assert (app.session.chat.title, app.session.chat.system) == ("bees", "Be short.")
         assert (tmp_path / "out.md").exists()
-        assert app.session.knobs.sampling.top_k == 3
+        assert app.session.settings.sampling.top_k == 3
 
     chat(ScriptedBackend(), steps)
 

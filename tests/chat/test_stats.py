@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers
-from mlxcel_cli.chat.turn_table import comparison, plots, table
+from mlxcel_cli.chat.stats import comparison, plots, speed_parts, speed_text, table
 
 PLAIN = Numbers(34, 12, 21, 0.25, 20.0)
 DRAFTED = Numbers(99, 12, 41, 0.25, 40.0, drafted_tokens=30, accepted_tokens=20)
@@ -87,3 +87,22 @@ def test_a_forward_s_tokens_are_known_only_with_drafts():
     assert DRAFTED.tokens_per_forward == 2.0
     assert Numbers(answer_tokens=1, drafted_tokens=3).tokens_per_forward is None
     assert Numbers(answer_tokens=21, drafted_tokens=9).tokens_per_forward == 1.0
+
+
+def answer(**values) -> ChatMessage:
+    return ChatMessage(ASSISTANT, "a", numbers=Numbers(**values))
+
+
+def test_nothing_is_said_of_an_answer_that_has_not_begun():
+    assert speed_parts(answer()) == ()
+
+
+def test_drafts_are_told_with_what_they_brought():
+    told = speed_text(
+        answer(answer_tokens=41, tokens_per_s=40, ttft_s=0.5, drafted_tokens=30, accepted_tokens=20)
+    )
+    assert told == "40.0 tok/s · first 0.50 s · drafts 20/30 · 2.0 tokens a forward"
+
+
+def test_tokens_a_forward_are_told_of_drafts_only():
+    assert speed_text(answer(answer_tokens=41, tokens_per_s=40)) == "40.0 tok/s · first 0.00 s"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxcel_cli.chat.blocks import MessageReader
+from mlxcel_cli.line_input import MessageReader
 
 Q = '"""'
 

@@ -22,7 +22,7 @@ _LENGTH = frozenset(one.name for one in fields(LengthOptions))
 
 
 @dataclass(slots=True)
-class Knobs:
+class ChatSettings:
     """The settings of a chat; mutable, for they are turned between two answers."""
 
     sampling: SamplingOptions = field(default_factory=SamplingOptions)

@@ -7,7 +7,7 @@ import pytest
 from engine.errors import InvalidParams
 from engine.params import SpeculationParams
 from mlxcel_cli.answers import ModelReport, SamplingDefaults
-from mlxcel_cli.chat.knobs import Knobs
+from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions
 from mlxcel_cli.sampling_options import SamplingOptions
@@ -19,15 +19,15 @@ def model(**sampling) -> ModelReport:
     )
 
 
-def chosen(knobs: Knobs, report: ModelReport | None) -> tuple[float, float, int]:
-    sampling = knobs.request(report).sampling
+def chosen(settings: ChatSettings, report: ModelReport | None) -> tuple[float, float, int]:
+    sampling = settings.request(report).sampling
     return sampling.temperature, sampling.top_p, sampling.top_k
 
 
 def test_the_user_s_word_counts_before_the_model_s_and_that_before_the_default():
-    assert chosen(Knobs(), None) == (0.7, 0.95, 0)
-    assert chosen(Knobs(), model(temperature=0.6, top_k=20)) == (0.6, 0.95, 20)
-    mine = Knobs(sampling=SamplingOptions(temperature=0.0, top_k=0))
+    assert chosen(ChatSettings(), None) == (0.7, 0.95, 0)
+    assert chosen(ChatSettings(), model(temperature=0.6, top_k=20)) == (0.6, 0.95, 20)
+    mine = ChatSettings(sampling=SamplingOptions(temperature=0.0, top_k=0))
     assert chosen(mine, model(temperature=0.6, top_p=0.8, top_k=20)) == (0.0, 0.8, 0)
 
 
@@ -41,7 +41,7 @@ def test_the_user_s_word_counts_before_the_model_s_and_that_before_the_default()
     ],
 )
 def test_a_setting_is_named_as_on_the_command_line(name, text, said):
-    assert Knobs().set(name, text) == said
+    assert ChatSettings().set(name, text) == said
 
 
 @pytest.mark.parametrize(
@@ -49,22 +49,22 @@ def test_a_setting_is_named_as_on_the_command_line(name, text, said):
     [("temperature", "-1"), ("temperature", "warm"), ("max-tokens", "-2"), ("model", "x")],
 )
 def test_a_wrong_value_is_refused_and_changes_nothing(name, text):
-    knobs = Knobs(length=LengthOptions(max_tokens=5))
+    settings = ChatSettings(length=LengthOptions(max_tokens=5))
     with pytest.raises(InvalidParams):
-        knobs.set(name, text)
-    assert knobs == Knobs(length=LengthOptions(max_tokens=5))
+        settings.set(name, text)
+    assert settings == ChatSettings(length=LengthOptions(max_tokens=5))
 
 
 def test_what_is_in_force_is_told_by_its_name():
-    knobs = Knobs(sampling=SamplingOptions(min_p=0.1), length=LengthOptions(stop=["a"]))
-    assert dict(knobs.in_force(model(temperature=0.6))) == {
+    settings = ChatSettings(sampling=SamplingOptions(min_p=0.1), length=LengthOptions(stop=["a"]))
+    assert dict(settings.in_force(model(temperature=0.6))) == {
         "temperature": 0.6, "top-p": 0.95, "top-k": 0, "min-p": 0.1,
         "max-tokens": "no bound", "stop": "'a'",
     }  # fmt: skip
 
 
 def test_prompt_lookup_is_asked_for_when_it_is_on():
-    assert Knobs().request(None).speculation is None
-    knobs = Knobs(lookup=LookupOptions(prompt_lookup_max_draft=5))
-    knobs.switch_lookup(on=True)
-    assert knobs.request(None).speculation == SpeculationParams(max_draft=5)
+    assert ChatSettings().request(None).speculation is None
+    settings = ChatSettings(lookup=LookupOptions(prompt_lookup_max_draft=5))
+    settings.switch_lookup(on=True)
+    assert settings.request(None).speculation == SpeculationParams(max_draft=5)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.errors import InvalidParams
-from mlxcel_cli.chat.exchange import export, from_messages, to_json, to_markdown
+from mlxcel_cli.chat.chat_file import export, from_messages, to_json, to_markdown
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
 
 CHAT = (
