@@ -82,7 +82,7 @@ snap: $(DEVELOPED) ## write snapshots anew; then read: git diff snapshots/
 
 .PHONY: generated
 generated: $(DEVELOPED) ## write completions/ and docs/cli.md from the code
-	$(BIN)/python -m mlxcel_cli.generated
+	$(BIN)/python -m tests.rules.generated
 
 .PHONY: picture
 picture: $(DEVELOPED) ## draw docs/chat.svg, the README's picture of the chat, anew

@@ -144,7 +144,7 @@ class Forwards:
                     faults[row] = error
             entries += (DrawRow(row.sampler, len(row.ids) + i, ids) for i in range(len(places)))
             newest += ids[len(row.ids) - 1 :]
-        plan = DrawPlan.of([entry.sampler for entry in entries], self._programs)
+        plan = DrawPlan([entry.sampler for entry in entries], self._programs)
         return draw(plan, entries, logits, mx.array(newest, mx.int32)), faults
 
     def _newest(self, indices: dict[Sequence, int]) -> mx.array:
@@ -199,7 +199,7 @@ class Forwards:
         key = tuple(-1 if row is None else row.seq for row in entries)
         if self._plan is None or key != self._planned:
             samplers = [None if row is None else row.sampler for row in entries]
-            self._plan = DrawPlan.of(samplers, self._programs)
+            self._plan = DrawPlan(samplers, self._programs)
             self._planned = key
         rows = [self._draw_row(row, ticket) for row in entries]
         for i, row in enumerate(entries):

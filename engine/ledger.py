@@ -69,7 +69,7 @@ class Ledger:
     def commit(self, row: Sequence, reading: DrawReading, index: int) -> StepOutcome:
         """Finish one row's token of a reading."""
         token = reading.tokens[index]
-        row.sampler.observe(token, reading.feedback[index])
+        row.sampler.observe(reading.feedback[index])
         return self.settle(row, commit(row, token, reading.logprobs[index]))
 
     def settle(self, row: Sequence, outcome: StepOutcome) -> StepOutcome:

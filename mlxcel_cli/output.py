@@ -107,11 +107,6 @@ class Output:
         """Whether stdout is a terminal."""
         return self._is_for_people
 
-    @property
-    def shows_progress(self) -> bool:
-        """Whether a progress line can be seen."""
-        return self._rewrites
-
     def _to_stderr(self, text: str) -> None:
         if self._stderr is None:
             return

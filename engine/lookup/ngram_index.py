@@ -97,11 +97,6 @@ class NgramIndex:
                 best = Match(found[0], found[1] + 1)
         return best
 
-    def match_end(self) -> Match | None:
-        """``match`` for the sequence's own end, with the index brought up to date first."""
-        self.extend()
-        return self.match(self.tokens[-self._ngram_max :].tolist())
-
     def after(self, match: Match, limit_tokens: int) -> tuple[int, ...]:
         """At most ``limit_tokens`` tokens that followed a match, clipped at the end."""
         return tuple(self.tokens[match.follower : match.follower + limit_tokens])

@@ -1,7 +1,7 @@
-"""mlx-lm's own generation, the judge of ours: parity, tests and benchmarks call nothing else.
+"""mlx-lm's own generation, the reference for ours: parity, tests and benchmarks use it.
 
 Facts checked on mlx-lm 0.32.2: ``generate_step`` forwards the prompt but its last token in chunks
-and the last token as the first decode step; ``BatchGenerator`` runs many rows.
+and the last token as the first decode step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def reference_logits(
 
 @dataclass(frozen=True, slots=True)
 class ForcedChoice:
-    """What the judge would have written where a text that it is made to follow stands."""
+    """What the reference would have written where it is made to follow another answer."""
 
     best: int
     top_two_gap: float
@@ -100,23 +100,6 @@ def forced_choices(
         gap = float((first - second).item())  # type: ignore[arg-type]
         choices.append(ForcedChoice(best, gap))
     return choices
-
-
-def reference_batch(
-    model: Any, prompts: Sequence[Sequence[int]], *, max_tokens: int
-) -> list[list[int]]:
-    """What mlx-lm's continuous batching writes greedily for all prompts at once."""
-    generator = import_generation().BatchGenerator(model, max_tokens=max_tokens)
-    uids = generator.insert([list(prompt) for prompt in prompts])
-    written: dict[int, list[int]] = {uid: [] for uid in uids}
-    waiting = set(uids)
-    while waiting:
-        _, responses = generator.next()
-        for response in responses:
-            written[response.uid].append(response.token)
-            if response.finish_reason is not None:
-                waiting.discard(response.uid)
-    return [written[uid] for uid in uids]
 
 
 def _processors(penalties: Mapping[str, float] | None) -> list[Any] | None:

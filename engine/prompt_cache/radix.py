@@ -27,15 +27,6 @@ class Node(Generic[V]):
         self.children: dict[int, Node[V]] = {}
         """By their first token."""
 
-    def path_ids(self) -> tuple[int, ...]:
-        """All tokens from the root to this node's end."""
-        runs = []
-        node: Node[V] | None = self
-        while node is not None:
-            runs.append(node.ids)
-            node = node.parent
-        return tuple(token for run in reversed(runs) for token in run)
-
 
 Walk = list[tuple[Node[V], int]]
 """Nodes from the root on, each with how many of its tokens agree; only the last may be partial."""

@@ -133,13 +133,6 @@ class DrawPlan:
             self._program = programs.of(self.stages)
         self._fixed: dict[tuple[bool, ...], Uploaded | None] = {}
 
-    @classmethod
-    def of(
-        cls, samplers: Sequence[RowSampler | None], programs: ChainPrograms | None = None
-    ) -> "DrawPlan":
-        """The plan of these rows; with ``programs`` the chain is compiled."""
-        return cls(samplers, programs)
-
     def fixed_adjustments(self, rows: Sequence[DrawRow]) -> Uploaded | None:
         """Biases and suppressed end tokens, uploaded once per state of ``min_tokens``."""
         early = tuple(

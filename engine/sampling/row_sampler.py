@@ -143,14 +143,12 @@ class RowSampler:
         if self._window is not None and self._window.upto != upto:
             self._window.extend(ids, upto)
 
-    def observe(self, token: int, logprob: float | None) -> None:
+    def observe(self, logprob: float | None) -> None:
         """Take a token that was read into account (mirostat's feedback).
 
         Args:
-            token: what was drawn.
             logprob: ``DrawReading.feedback`` of the row; None when there was none.
         """
-        del token
         params = self.params
         if not params.has_feedback or logprob is None:
             return

@@ -115,14 +115,3 @@ class ThinkingFilter:
                     longest = length
                     break
         return longest
-
-
-def split_thinking(
-    text: str, marks: Sequence[ThinkingMarks], *, inside: bool = False
-) -> tuple[str, str]:
-    """Reasoning and answer of a whole text."""
-    thinking = ThinkingFilter(marks, inside=inside)
-    parts = [*thinking.push(text), *thinking.flush()]
-    reasoning = "".join(part.text for part in parts if part.kind is TextKind.REASONING)
-    answer = "".join(part.text for part in parts if part.kind is TextKind.ANSWER)
-    return reasoning, answer

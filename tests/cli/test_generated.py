@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mlxcel_cli.generated import completion_script, generated_files, help_pages
 from mlxcel_cli.help_text import HELP_COLUMNS
 from tests.cli.snapshots import TextSnapshot
+from tests.rules.generated import completion_script, generated_files, help_pages
 
 ROOT = Path(__file__).parents[2]
 HIDDEN_ALIASES = {

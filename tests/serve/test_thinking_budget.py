@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidParams
-from engine.text.thinking import ThinkingFilter, ThinkingMarks, split_thinking
+from engine.text.thinking import TextKind, ThinkingFilter, ThinkingMarks
 from mlxcel_cli.serve.message_asking import chat_of
 from mlxcel_cli.serve.thinking_budget import ThinkingBudget, bounded
 from tests.serve.conftest import HELLO, Starter, environ_of
@@ -64,7 +64,9 @@ def test_the_closing_mark_follows_the_last_thought_that_may_be(wanted, tokens, i
 @given(st.text("a<t>/", max_size=40), st.integers(0, 12), st.booleans())
 def test_no_thoughts_are_longer_than_they_may_and_nothing_else_is_changed(wanted, tokens, inside):
     written = answer(wanted, tokens, inside=inside)
-    thoughts, _ = split_thinking(written, MARKS, inside=inside)
+    thinking = ThinkingFilter(MARKS, inside=inside)
+    parts = [*thinking.push(written), *thinking.flush()]
+    thoughts = "".join(part.text for part in parts if part.kind is TextKind.REASONING)
     assert len(thoughts) <= tokens + len(CLOSE)
     if len(wanted) < tokens:
         assert written == wanted

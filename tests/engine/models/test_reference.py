@@ -1,12 +1,13 @@
 import mlx.core as mx
 
-from engine.models.reference import reference_batch, reference_logits, reference_tokens
+from engine.models.reference import reference_logits, reference_tokens
+from tests.engine.mlx_lm_batch import mlx_lm_batch
 from tests.engine.rigs import CycleModel, tiny_model
 
 PROMPT = tuple(range(5, 25))
 
 
-def test_the_judge_follows_a_known_cycle():
+def test_the_reference_follows_a_known_cycle():
     assert reference_tokens(CycleModel(), (3, 4), max_tokens=5) == [5, 6, 7, 8, 9]
 
 
@@ -26,8 +27,8 @@ def test_logits_and_tokens_are_of_one_walk():
     assert [int(mx.argmax(row).item()) for row in logits] == tokens
 
 
-def test_a_batch_of_the_judge_is_each_prompt_alone():
+def test_a_batch_of_mlx_lm_is_each_prompt_alone():
     model = tiny_model("llama")
     prompts = [PROMPT[:3], PROMPT, (9,)]
     alone = [reference_tokens(model, prompt, max_tokens=7) for prompt in prompts]
-    assert reference_batch(model, prompts, max_tokens=7) == alone
+    assert mlx_lm_batch(model, prompts, max_tokens=7) == alone

@@ -11,8 +11,9 @@ from random import Random
 import pytest
 
 from engine.engine import Engine
-from engine.models.reference import reference_batch, reference_tokens
+from engine.models.reference import reference_tokens
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.mlx_lm_batch import mlx_lm_batch
 from tests.engine.proofs.schedules import (
     Request,
     Schedule,
@@ -112,7 +113,7 @@ def test_greedy_batches_write_what_mlx_lms_batch_generator_writes(bench: Bench):
     # mlx-lm#965: answers leaked between requests; #754, #798: rows of very different lengths.
     rng = Random("batch")
     prompts = [tuple(rng.randrange(256) for _ in range(n)) for n in (1, 3, 15, 16, 17, 32, 40, 9)]
-    theirs = reference_batch(bench.model, prompts, max_tokens=10)
+    theirs = mlx_lm_batch(bench.model, prompts, max_tokens=10)
     requests = [
         SequenceParams(
             prompt, SamplingParams(temperature=0, seed=0), max_tokens=10, ignore_eos=True

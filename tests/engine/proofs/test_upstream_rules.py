@@ -225,7 +225,7 @@ def test_other_values_never_build_another_program():
             eos_ids=frozenset(),
             prompt_tokens=1,
         )
-        DrawPlan.of([sampler], programs)
+        DrawPlan([sampler], programs)
     assert len(programs) == 1
 
 

@@ -67,7 +67,7 @@ def drawn(
     ids = [i % 7 for i in range(position)]
     rows = [DrawRow(sampler, position, ids) for sampler in samplers]
     newest = mx.array([ids[-1]] * len(rows), mx.int32)
-    tokens = draw(DrawPlan.of(samplers, programs), rows, logits, newest).tokens
+    tokens = draw(DrawPlan(samplers, programs), rows, logits, newest).tokens
     return [int(token) for token in np.array(tokens)]
 
 
@@ -124,7 +124,7 @@ def test_greedy_ties_go_to_the_lowest_id_alone_and_in_company() -> None:
 
 def test_all_greedy_rows_take_the_argmax_of_the_logits_as_they_are() -> None:
     logits = random_logits(3).astype(mx.bfloat16)
-    plan = DrawPlan.of([row_sampler(SamplingParams()), None, row_sampler(SamplingParams())])
+    plan = DrawPlan([row_sampler(SamplingParams()), None, row_sampler(SamplingParams())])
     assert plan.is_plain_greedy
     rows = [DrawRow(sampler, 9) for sampler in plan.samplers]
     tokens = draw(plan, rows, logits, mx.zeros((3,), mx.int32)).tokens
@@ -172,7 +172,7 @@ def test_a_verify_round_draws_what_single_steps_draw(kind: str) -> None:
         drawn_at(row_sampler(KINDS[kind], dry_breakers=((8,),)), hypothetical, place, logits)
         for place in range(len(ids), len(hypothetical) + 1)
     ]
-    plan = DrawPlan.of([sampler] * (len(draft) + 1))
+    plan = DrawPlan([sampler] * (len(draft) + 1))
     rows = [DrawRow(sampler, len(ids) + j, hypothetical) for j in range(len(draft) + 1)]
     newest = mx.array(hypothetical[len(ids) - 1 :], mx.int32)
     assert np.array(draw(plan, rows, logits, newest).tokens).tolist() == steps
@@ -186,7 +186,7 @@ def drawn_at(sampler: RowSampler, ids: list[int], position: int, logits: mx.arra
     row = position - 15
     one = DrawRow(sampler, position, ids[:position] if sampler.needs_host else ids[: position - 1])
     newest = mx.array([ids[position - 1]], mx.int32)
-    tokens = draw(DrawPlan.of([sampler]), [one], logits[row : row + 1], newest).tokens
+    tokens = draw(DrawPlan([sampler]), [one], logits[row : row + 1], newest).tokens
     return int(np.array(tokens)[0])
 
 
@@ -196,7 +196,7 @@ def test_the_newest_token_may_be_lazy_and_counts() -> None:
     sampler = row_sampler(SamplingParams(repetition_penalty=2.0, repetition_context_size=1))
     lazy = mx.argmax(mx.array(logits), axis=-1).astype(mx.int32)
     rows = [DrawRow(sampler, 5, [1, 2, 3, 4])]
-    tokens = draw(DrawPlan.of([sampler]), rows, mx.array(logits), lazy).tokens
+    tokens = draw(DrawPlan([sampler]), rows, mx.array(logits), lazy).tokens
     assert np.array(tokens).tolist() == [12]
 
 
@@ -243,7 +243,7 @@ def test_logprobs_are_of_the_model_and_only_for_rows_that_ask() -> None:
         None,
     ]
     rows = [DrawRow(sampler, 9, [1] * 9) for sampler in samplers]
-    drawing = draw(DrawPlan.of(samplers), rows, logits, mx.array([1, 1, 1]))
+    drawing = draw(DrawPlan(samplers), rows, logits, mx.array([1, 1, 1]))
     reading = read_draw(drawing, [np.array(array).tolist() for array in drawing.arrays()])
     assert reading.tokens[0] == 4
     assert reading.logprobs[1:] == (None, None)
@@ -260,7 +260,7 @@ def test_logprobs_are_of_the_model_and_only_for_rows_that_ask() -> None:
 def test_mirostat_holds_the_surprise_near_its_target(version: int) -> None:
     params = SamplingParams(temperature=1.0, mirostat=version, mirostat_tau=3.0, mirostat_eta=0.2)
     sampler = row_sampler(params)
-    plan = DrawPlan.of([sampler])
+    plan = DrawPlan([sampler])
     surprises = []
     for position in range(10, 160):
         logits = random_logits(1, seed=position)
@@ -268,7 +268,7 @@ def test_mirostat_holds_the_surprise_near_its_target(version: int) -> None:
         reading = read_draw(drawing, [np.array(array) for array in drawing.arrays()])
         feedback = reading.feedback[0]
         assert feedback is not None
-        sampler.observe(reading.tokens[0], feedback)
+        sampler.observe(feedback)
         surprises.append(-feedback / np.log(2))
     assert np.mean(surprises[50:]) == pytest.approx(3.0, abs=0.5)
 
@@ -281,7 +281,7 @@ def test_mirostat_at_temperature_0_takes_the_best_token() -> None:
 
 def test_a_draw_reads_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     samplers = [*(row_sampler(params) for params in KINDS.values()), None]
-    plan = DrawPlan.of(samplers)
+    plan = DrawPlan(samplers)
     rows = [DrawRow(sampler, 20, [i % 7 for i in range(20)]) for sampler in samplers]
     poisoned = mx.zeros((len(rows),)).astype(mx.int32)
     calls: list[object] = []

@@ -130,7 +130,7 @@ def test_seed_and_choice_decide_the_keys() -> None:
 
 def test_mirostat_moves_its_bound_and_a_snapshot_carries_it() -> None:
     sampler = row_sampler(SamplingParams(temperature=1.0, mirostat=2), seed=4)
-    sampler.observe(3, -7 * math.log(2))
+    sampler.observe(-7 * math.log(2))
     assert sampler.mu == pytest.approx(9.8)
     other = row_sampler(SamplingParams(temperature=1.0, mirostat=2), seed=9)
     other.restore(sampler.snapshot())
@@ -141,6 +141,6 @@ def test_mirostat_moves_its_bound_and_a_snapshot_carries_it() -> None:
 def test_observing_without_feedback_changes_nothing() -> None:
     sampler = row_sampler(SamplingParams(temperature=1.0))
     before = sampler.snapshot()
-    sampler.observe(3, None)
-    sampler.observe(3, -1.0)
+    sampler.observe(None)
+    sampler.observe(-1.0)
     assert sampler.snapshot() == before

@@ -47,7 +47,7 @@ def test_the_largest_score_is_the_token_that_is_drawn(name):
         logits = mx.array(rng.normal(size=VOCAB).astype(np.float32) * 2)
         sampler = sampler_of(PARAMS[name], seed)
         drawn = draw(
-            DrawPlan.of([sampler]),
+            DrawPlan([sampler]),
             [DrawRow(sampler, len(ids), ids)],
             logits[None],
             mx.array([ids[-1]]),

@@ -12,7 +12,6 @@ from engine.text.thinking import (
     ThinkingFilter,
     ThinkingMarks,
     marks_of,
-    split_thinking,
 )
 
 THINK = (ThinkingMarks("<think>", "</think>"),)
@@ -49,7 +48,7 @@ def slow_split(text, inside):
 def test_streamed_parts_are_the_split_of_the_whole_text(pieces, inside):
     expected = slow_split("".join(pieces), inside)
     assert streamed(pieces, THINK, inside=inside) == expected
-    assert split_thinking("".join(pieces), THINK, inside=inside) == expected
+    assert streamed(["".join(pieces)], THINK, inside=inside) == expected
 
 
 @pytest.mark.parametrize(
