@@ -74,13 +74,17 @@ FIELD_NAMES = {
 THE_FIELDS_OWN: dict[str, str] = {}
 """Place (a file's path, or the beginning of one) -> why an old word stands there."""
 
+NAMES_ONLY = {"adopt", "adopted", "adopts", "answering", "asking", "detach", "hosting", "pen"}
+"""Plain English in a sentence."""
+
 OLD = {word: better for words, better in FIELD_WORDS.items() for word in words.split()}
-PHRASES = re.compile(r"\b(?:" + "|".join([*OLD, *FIELD_PHRASES]) + r")\b", re.IGNORECASE)
+IN_PROSE = "|".join([*sorted(OLD.keys() - NAMES_ONLY), *FIELD_PHRASES])
+PHRASES = re.compile(rf"\b(?:{IN_PROSE})\b", re.IGNORECASE)
 
 # Going down while names change: what still stands there.
 STILL_IN_NAMES = 240
-STILL_IN_PROSE = 600
-STILL_ON_PAGES = 170
+STILL_IN_PROSE = 575
+STILL_ON_PAGES = 80
 STILL_TWICE = {
     "Cancelled", "Change", "Done", "Drafting", "Kept", "Knobs", "Metadata", "Phase",
     "PrefillProgress", "Prompt", "Rows", "Steps", "TextDelta", "Ticket", "_Row",
