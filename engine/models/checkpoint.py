@@ -63,7 +63,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         ModelFileError: The file is not a JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return None
     except (ValueError, OSError, RecursionError) as error:

@@ -4,7 +4,7 @@ Runs on the engine thread. When `load` returns, every weight is evaluated. Nothi
 stdout and no code that comes with a model is run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from engine.models.facts import ModelFacts as ModelFacts
 from engine.models.form import FormChoice, Stored, choose_form, dtype_name, parse_dtype
 from engine.models.form import WeightForm as WeightForm
 from engine.models.mlxlm import model_classes
+from engine.models.rope_config import unfold_rope
 from engine.models.weights import (
     Packing,
     bring_in,
@@ -155,6 +156,7 @@ _DECLARED = {"float16": mx.float16, "bfloat16": mx.bfloat16}
 def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planned:
     _refuse_unknown_quantization(config)
     model_class, model_args = model_classes(config)
+    config = unfold_rope(config, _args_of)
     with _misfits(folder):
         args = model_args.from_dict(config)
         model = model_class(args)
@@ -175,6 +177,14 @@ def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planne
     model.eval()
     model.load_weights(list(weights.items()), strict=False)
     return _Planned(model, args, weights, choice, packings)
+
+
+def _args_of(config: Mapping[str, Any]) -> Any:
+    """The ``ModelArgs`` class of a config; None where mlx-lm has no family of that type."""
+    try:
+        return model_classes(config)[1]
+    except UnsupportedModel:
+        return None
 
 
 def _choose(

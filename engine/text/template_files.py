@@ -17,7 +17,7 @@ def find_templates(folder: Path) -> tuple[Path, dict[str, str]] | None:
     """
     path = folder / "chat_template.jinja"
     try:
-        return path, {"default": path.read_text(encoding="utf-8")}
+        return path, {"default": path.read_text(encoding="utf-8-sig")}
     except FileNotFoundError:
         pass
     except (OSError, UnicodeDecodeError) as error:
