@@ -172,7 +172,7 @@ def _read_file(
     path: Path, command: str, *, must_exist: bool
 ) -> tuple[dict[str, object], dict[str, str], dict[str, str]]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         if must_exist:
             raise InvalidParams("--config", f"there is no file {path}") from None

@@ -105,7 +105,7 @@ def load_model(
         storage,
         *_device_notes(device, request.settings),
     )
-    warnings = _cut_context(request.context_tokens, loaded)
+    warnings = (*loaded.facts.warnings, *_cut_context(request.context_tokens, loaded))
     return ReadyModel(loaded, engine, session, notes, held, device.kind, warnings)
 
 

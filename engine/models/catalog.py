@@ -83,7 +83,7 @@ class LocalModel:
     @property
     def is_gguf_file(self) -> bool:
         """Whether the path is a GGUF file, to be converted before it is loaded."""
-        return self.path.suffix.lower() == ".gguf" and self.path.is_file()
+        return self.kind is ModelKind.GGUF and self.path.is_file()
 
 
 def local_models(places: ModelPlaces) -> tuple[LocalModel, ...]:

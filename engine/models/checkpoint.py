@@ -5,6 +5,7 @@ corrupt shard is an error that names the tensor and never a wild read.
 """
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from engine.errors import ModelFileError, UnsupportedModel
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
+WHOLE = "model.safetensors"
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
 
 # Of the safetensors format; a header above this is refused by every reader.
 _MAX_HEADER_BYTES = 100_000_000
@@ -96,27 +99,63 @@ def context_tokens(config: Mapping[str, Any]) -> int | None:
 def weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the folder's weight shards, in order.
 
+    A whole ``model.safetensors`` stands for shards that an index names and that are not here.
+
     Raises:
-        ModelFileError: A shard that the index names is missing, or there are no weights.
+        ModelFileError: Shards that the index names are missing, or there are no weights.
     """
+    files = _indexed_files(folder)
+    if files is None:
+        return _unindexed_files(folder)
+    missing = _missing(files)
+    if missing and has_stale_index(folder):
+        return _unindexed_files(folder)
+    if missing:
+        names = ", ".join(file.name for file in missing)
+        raise ModelFileError(folder, f"shards of the model are missing: {names}")
+    return files
+
+
+def has_stale_index(folder: Path) -> bool:
+    """Whether the index is of other weights than the whole ``model.safetensors`` beside it.
+
+    Raises:
+        ModelFileError: The index cannot be used.
+    """
+    files, whole = _indexed_files(folder), folder / WHOLE
+    return files is not None and whole not in files and bool(_missing(files)) and whole.is_file()
+
+
+def _indexed_files(folder: Path) -> tuple[Path, ...] | None:
+    """The shards that the index names; None where there is no index."""
     index = read_json(folder / INDEX)
     if index is None:
-        files = tuple(sorted(folder.glob("model*.safetensors")))
-        if not files:
-            raise ModelFileError(folder, "no model*.safetensors in this folder")
-    else:
-        mapping = index.get("weight_map")
-        if not isinstance(mapping, Mapping) or not mapping:
-            raise ModelFileError(folder / INDEX, "has no weight_map")
-        names = sorted({str(name) for name in mapping.values()})
-        for name in names:
-            if Path(name).name != name:
-                raise ModelFileError(folder / INDEX, f"names a file outside the folder: {name!r}")
-        files = tuple(folder / name for name in names)
-    for file in files:
-        if not file.is_file():  # a link to a blob that is gone is no file either
-            raise ModelFileError(file, "this shard of the model is missing")
+        return None
+    mapping = index.get("weight_map")
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise ModelFileError(folder / INDEX, "has no weight_map")
+    names = sorted({str(name) for name in mapping.values()})
+    for name in names:
+        if Path(name).name != name:
+            raise ModelFileError(folder / INDEX, f"names a file outside the folder: {name!r}")
+    return tuple(folder / name for name in names)
+
+
+def _unindexed_files(folder: Path) -> tuple[Path, ...]:
+    files = tuple(sorted(folder.glob("model*.safetensors")))
+    if folder / WHOLE in files:  # a shard that stayed from an earlier download is none of it
+        files = tuple(file for file in files if _SHARD.search(file.name) is None)
+    if not files:
+        raise ModelFileError(folder, "no model*.safetensors in this folder")
+    missing = _missing(files)
+    if missing:
+        raise ModelFileError(missing[0], "this file of the model is missing")
     return files
+
+
+def _missing(files: tuple[Path, ...]) -> list[Path]:
+    # A link to a blob that is gone is no file either.
+    return [file for file in files if not file.is_file()]
 
 
 def read_header(file: Path) -> dict[str, Any]:

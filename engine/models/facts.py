@@ -38,6 +38,8 @@ class ModelFacts:
     """What was chosen at loading and why."""
     template_text: str | None
     """The chat template's source."""
+    warnings: tuple[str, ...] = ()
+    """What may make its answers worse than its authors meant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,15 @@ import mlx.core as mx
 
 from engine.errors import ModelFileError, UnsupportedModel
 from engine.models import cpu_forms
-from engine.models.checkpoint import CONFIG, model_name, read_config, read_json
+from engine.models.checkpoint import (
+    CONFIG,
+    INDEX,
+    WHOLE,
+    has_stale_index,
+    model_name,
+    read_config,
+    read_json,
+)
 from engine.models.facts import GenerationDefaults as GenerationDefaults
 from engine.models.facts import (
     Geometry,
@@ -28,7 +36,9 @@ from engine.models.facts import ModelFacts as ModelFacts
 from engine.models.form import FormChoice, Stored, choose_form, dtype_name, parse_dtype
 from engine.models.form import WeightForm as WeightForm
 from engine.models.mlxlm import model_classes
+from engine.models.output_head import drop_unused, head_warnings, with_shipped_head
 from engine.models.rope_config import unfold_rope
+from engine.models.turn_end import turn_end
 from engine.models.weights import (
     Packing,
     bring_in,
@@ -103,6 +113,8 @@ class _Planned:
     choice: FormChoice
     packings: dict[str, Packing]
     """Of the modules that stay packed."""
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def load(
@@ -130,21 +142,22 @@ def load(
         cpu_forms.use_cpu_forms()
     # A large vocabulary takes 0.1 s to read: the first weights come in meanwhile.
     tokenizer = Tokenizer.from_folder(folder)
-    if tokenizer.vocab_size > facts.vocab_size:
-        raise ModelFileError(
-            folder,
-            f"the tokenizer has {tokenizer.vocab_size} tokens, "
-            f"but the model's output is only {facts.vocab_size} wide",
-        )
     template = ChatTemplate.from_folder(folder, tokenizer)
     generation = read_json(folder / "generation_config.json") or {}
     bring_in(planned.weights, folder, progress)
+    ends = eos_ids(config, generation, tokenizer.eos_ids, facts.vocab_size)
+    if template is not None and (end := turn_end(template, tokenizer, ends)) is not None:
+        ends |= eos_ids({"eos_token_id": end}, {}, (), facts.vocab_size)
     return LoadedModel(
         model=planned.model,
-        facts=replace(facts, template_text=None if template is None else template.source),
+        facts=replace(
+            facts,
+            template_text=None if template is None else template.source,
+            notes=(*facts.notes, *_vocabulary_notes(tokenizer, facts)),
+        ),
         tokenizer=tokenizer,
         template=template,
-        eos_ids=eos_ids(config, generation, tokenizer.eos_ids, facts.vocab_size),
+        eos_ids=ends,
         generation=generation_defaults(generation),
     )
 
@@ -157,13 +170,14 @@ def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planne
     _refuse_unknown_quantization(config)
     model_class, model_args = model_classes(config)
     config = unfold_rope(config, _args_of)
-    with _misfits(folder):
-        args = model_args.from_dict(config)
-        model = model_class(args)
     weights = read_weights(folder)
+    warnings = head_warnings(config, weights)
     with _misfits(folder):
+        args = model_args.from_dict(with_shipped_head(config, weights, _args_of))
+        model = model_class(args)
         if hasattr(model, "sanitize"):
             weights = model.sanitize(weights)
+    notes = drop_unused(model, weights)
     packings = find_packings(model, weights, folder)
     declared = _DECLARED.get(str(config.get("torch_dtype") or config.get("dtype")))
     choice = _choose(model, weights, packings, options, declared)
@@ -176,7 +190,18 @@ def _plan(folder: Path, config: dict[str, Any], options: LoadOptions) -> _Planne
     verify(model, weights, folder)
     model.eval()
     model.load_weights(list(weights.items()), strict=False)
-    return _Planned(model, args, weights, choice, packings)
+    if has_stale_index(folder):
+        notes += (f"{INDEX} names files that are not here; {WHOLE} is used",)
+    return _Planned(model, args, weights, choice, packings, notes, warnings)
+
+
+def _vocabulary_notes(tokenizer: Tokenizer, facts: ModelFacts) -> Iterator[str]:
+    """Tokens without a row in the embedding: none is ever drawn, and a prompt may not hold one."""
+    if tokenizer.vocab_size > facts.vocab_size:
+        yield (
+            f"the tokenizer has {tokenizer.vocab_size} tokens and the model {facts.vocab_size}: "
+            "those above cannot be used"
+        )
 
 
 def _args_of(config: Mapping[str, Any]) -> Any:
@@ -228,7 +253,8 @@ def _facts(
         dtype=dtype_name(main_dtype(arrays)),
         quantization=quantization_label(str(packing) for packing in planned.packings.values()),
         weight_bytes=sum(array.nbytes for array in arrays),
-        notes=(planned.choice.note,),
+        notes=(planned.choice.note, *planned.notes),
+        warnings=planned.warnings,
         template_text=None,
     )
 
@@ -243,9 +269,10 @@ def _refuse_unknown_quantization(config: dict[str, Any]) -> None:
         raise UnsupportedModel("models with quantized activations cannot run here")
     if config.get("quantization") is not None:  # MLX's own
         return
-    text_config = config.get("text_config") or {}
-    foreign = config.get("quantization_config") or text_config.get("quantization_config") or {}
-    method = foreign.get("quant_method")
+    foreign = config.get("quantization_config")
+    if not foreign and isinstance(text := config.get("text_config"), Mapping):
+        foreign = text.get("quantization_config")
+    method = foreign.get("quant_method") if isinstance(foreign, Mapping) else None
     if method is not None and method not in _KNOWN_QUANT_METHODS:
         raise UnsupportedModel(
             f"weights quantized with {method!r} cannot be read here; "

@@ -133,8 +133,9 @@ def _unsupported(model_type: str) -> UnsupportedModel:
 
 
 def _architectures(config: Mapping[str, Any]) -> tuple[str, ...]:
-    found = config.get("architectures") or ()
-    return (found,) if isinstance(found, str) else tuple(found)
+    found = config.get("architectures")
+    named = found if isinstance(found, list) else [found]
+    return tuple(name for name in named if isinstance(name, str))
 
 
 def _module_for(model_type: str, architectures: tuple[str, ...]) -> str:

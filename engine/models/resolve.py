@@ -31,7 +31,8 @@ _FORBIDDEN = (
     "it is not on this machine, and --offline or HF_HUB_OFFLINE forbids fetching it; without, type"
 )
 _PULL = "to fetch it, type: mlxcel models pull {}"
-_NO_MODEL = f"is no model: a folder with {CONFIG} or a .gguf file is one"
+_NO_MODEL = f"is no model: a folder with {CONFIG} or a GGUF file is one"
+GGUF_MAGIC = b"GGUF"
 _LIST = "mlxcel models list shows what is on this machine"
 
 
@@ -172,17 +173,27 @@ def _by_path(name: str) -> LocalModel | None:
     except (OSError, RuntimeError):  # such a name cannot be a path here
         return None
     spelt_as_path = name.startswith((".", "~")) or name.endswith("/") or path.is_absolute()
+    is_path = spelt_as_path or len(path.parts) > 1
     if is_folder and (path / CONFIG).is_file():
         return describe(path, model_name(path), ModelKind.FOLDER)
     if is_folder and spelt_as_path:
         return _gguf_file(_only_gguf(path))
-    if is_file and path.suffix.lower() == ".gguf":
+    if is_file and (path.suffix.lower() == ".gguf" or (is_path and _begins_as_gguf(path))):
         return _gguf_file(path)
-    if is_file and (spelt_as_path or len(path.parts) > 1):
+    if is_file and is_path:
         raise ModelFileError(path, _NO_MODEL)
     if spelt_as_path or (path.suffix.lower() == ".gguf" and parse_hub_name(name) is None):
         raise ModelNotFound(name, "there is no such file or folder")
     return None
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    """Whether a file without the ending holds GGUF, as Ollama's blobs do."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except OSError:
+        return False
 
 
 def _is_file(path: Path) -> bool:

@@ -68,7 +68,7 @@ def _unfold_by_layer(
     taken: Mapping[str, bool],
     family: str,
 ) -> None:
-    """One object per layer type: full attention takes the family's keys, sliding has its own base."""
+    """One object per layer type: full attention takes the main keys, sliding its own base."""
     unknown = sorted(parameters.keys() - {_GLOBAL, _LOCAL})
     if unknown:
         raise _no_place(family, f"the layer type {unknown[0]!r}")

@@ -65,6 +65,8 @@ def _count(name: str, tensors: dict[str, Any], config: dict[str, Any]) -> int:
 
 def _names_template(folder: Path) -> bool:
     try:
-        return '"chat_template"' in (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+        return '"chat_template"' in (folder / "tokenizer_config.json").read_text(
+            encoding="utf-8-sig"
+        )
     except (OSError, ValueError):
         return False

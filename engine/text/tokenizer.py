@@ -4,6 +4,7 @@ Text that a user wrote never becomes a special token: only ``parse_special`` and
 own text do. Ids outside the vocabulary (models pad theirs) stand for no text.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -83,7 +84,7 @@ class Tokenizer:
         if not path.is_file():
             return cls(load_converted(folder), config)
         try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
+            backend = _read_backend(path)
         except Exception as error:  # the library raises nothing narrower
             raise ModelFileError(path, f"is no tokenizer: {error}") from error
         return cls(backend, config)
@@ -158,6 +159,10 @@ class Tokenizer:
         """The id of the vocabulary entry spelt ``text``, if there is one."""
         return self._id_of(text)
 
+    def token_name(self, token: int) -> str | None:
+        """How the vocabulary spells a token; None outside it."""
+        return self._backend.id_to_token(token) if 0 <= token < 2**32 else None
+
     def check_ids(self, ids: Sequence[int], field: str) -> None:
         """Refuse ids that are no vocabulary entries.
 
@@ -192,6 +197,14 @@ class Tokenizer:
         return lambda ids: self._backend_decode(ids, skip_special=skip_special)
 
 
+def _read_backend(path: Path) -> tokenizers.Tokenizer:
+    with path.open("rb") as file:
+        has_mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    if has_mark:  # the library takes a byte order mark for broken JSON
+        return tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8-sig"))
+    return tokenizers.Tokenizer.from_file(str(path))
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a model folder; empty when there is no such file.
 
@@ -199,7 +212,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelFileError: the file is not JSON, or not an object.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

@@ -241,7 +241,7 @@ def test_a_path_to_nothing_is_never_taken_for_another_model(places, name):
 def test_a_file_that_is_no_model_says_what_would_be_one(places, tmp_path):
     file = tmp_path / "notes.txt"
     file.write_text("hello")
-    with pytest.raises(ModelFileError, match=r"config\.json or a \.gguf file"):
+    with pytest.raises(ModelFileError, match=r"config\.json or a GGUF file"):
         resolve(str(file), places)
 
 
