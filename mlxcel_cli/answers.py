@@ -15,6 +15,7 @@ from engine.outcome import Timings, Usage
 from engine.params import SamplingParams, SpeculationParams
 from mlxcel_cli.config import Settings
 from mlxcel_cli.prompt_input import PromptInput
+from mlxcel_cli.sampling_options import Bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,7 @@ class AnswerRequest:
 
     prompt: PromptInput
     sampling: SamplingParams
-    biases: tuple[tuple[int | str, float], ...] = ()
-    """Token id, or a text whose tokens are meant, and what to add to the logit."""
+    biases: tuple[Bias, ...] = ()
     stops: tuple[str, ...] = ()
     max_tokens: int | None = None
     context_tokens: int | None = None

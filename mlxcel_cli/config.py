@@ -12,7 +12,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -84,13 +84,15 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
     def fill(self, group: G) -> G:
-        """``group`` with what the command line left open taken from here."""
+        """``group``, options or a dataclass of such groups, with what it leaves open from here."""
         known: Any = group
-        found = {
-            one.name: self.values[one.name]
-            for one in fields(known)
-            if getattr(known, one.name) is None and one.name in self.values
-        }
+        found: dict[str, object] = {}
+        for one in fields(known):
+            value = getattr(known, one.name)
+            if is_dataclass(value):
+                found[one.name] = self.fill(value)
+            elif value is None and one.name in self.values:
+                found[one.name] = self.values[one.name]
         filled: G = replace(known, **found)
         return filled
 

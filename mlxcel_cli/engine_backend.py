@@ -25,6 +25,7 @@ from mlxcel_cli.answers import (
     SamplingDefaults,
 )
 from mlxcel_cli.prompt_input import PromptInput
+from mlxcel_cli.sampling_options import token_biases
 
 if TYPE_CHECKING:
     from engine.lookup.reference import ReferenceText
@@ -257,11 +258,7 @@ def _thinking_filter(
 def _sequence_params(
     tokenizer: "Tokenizer", prompt: "RenderedPrompt", request: AnswerRequest
 ) -> SequenceParams:
-    biases: dict[int, float] = {}
-    for token, value in request.biases:
-        ids: Sequence[int] = (token,) if isinstance(token, int) else tokenizer.encode(token)
-        for one in ids:
-            biases[one] = biases.get(one, 0.0) + value
+    biases = token_biases(request.biases, tokenizer.encode)
     return SequenceParams(
         prompt_ids=tokenizer.encode_rendered(prompt),
         sampling=replace(request.sampling, logit_bias=biases),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from engine.errors import InvalidParams
 from engine.models.progress import Progress
-from engine.params import SamplingParams, SequenceParams
+from engine.params import SamplingParams
 from mlxcel_cli.answer_writers import (
     AnswerWriter,
     JsonWriter,
@@ -31,20 +31,16 @@ from mlxcel_cli.answers import (
     PromptRead,
 )
 from mlxcel_cli.config import Settings, debug_asked, load_settings
+from mlxcel_cli.engine_requests import answer_request, model_request
 from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import traceback_text
-from mlxcel_cli.lookup_options import (
-    LookupOptions,
-    check_dependent_options,
-    read_lookup_files,
-    speculation_params,
-)
+from mlxcel_cli.lookup_options import LookupOptions, check_dependent_options, read_lookup_files
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import progress_text
-from mlxcel_cli.prompt_input import PromptInput, plan_prompt, process_stdin, read_prompt
-from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
+from mlxcel_cli.prompt_input import plan_prompt, process_stdin, read_prompt
+from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.signals import Interrupted, ReaderGone
 
 GREEDY = SamplingParams()
@@ -63,18 +59,6 @@ class GenerateOptions:
     lookup: LookupOptions
     output: OutputOptions
 
-    def filled(self, settings: Settings) -> "GenerateOptions":
-        """With the environment's and the options file's values where the line says nothing."""
-        return GenerateOptions(
-            words=self.words,
-            prompt=settings.fill(self.prompt),
-            model=settings.fill(self.model),
-            length=settings.fill(self.length),
-            sampling=settings.fill(self.sampling),
-            lookup=settings.fill(self.lookup),
-            output=settings.fill(self.output),
-        )
-
 
 def generate_once(options: GenerateOptions) -> int:
     """Answer one prompt; the exit status.
@@ -87,7 +71,7 @@ def generate_once(options: GenerateOptions) -> int:
     writer = _writer(options.output, output)
     try:
         settings = load_settings(os.environ, command="generate", config=options.output.config)
-        given, options = options, options.filled(settings)
+        given, options = options, settings.fill(options)
         check_dependent_options(given.lookup, options.lookup)
         writer = _writer(options.output, output)
         for warning in settings.warnings:
@@ -130,10 +114,19 @@ class _Generation:
         stdin = process_stdin()
         plan = plan_prompt(options.words, options.prompt, stdin)
         # Whatever can be refused is refused before a model is loaded.
-        request = _answer_request(options)
-        model_request = _model_request(options.model, self._settings)
+        request = replace(
+            answer_request(
+                options.sampling,
+                options.length,
+                options.lookup,
+                defaults=GREEDY,
+                context_tokens=options.model.ctx_size,
+            ),
+            lookup_texts=read_lookup_files(options.lookup.lookup_file),
+        )
+        model = model_request(options.model, self._settings)
         with EngineThread() as thread:
-            with thread.stream(lambda emit: _load(backend, model_request, emit)) as loading:
+            with thread.stream(lambda emit: _load(backend, model, emit)) as loading:
                 prompt = read_prompt(plan, stdin)
                 report = self._watch(loading)
             self._introduce(report)
@@ -224,38 +217,3 @@ def _writer(options: OutputOptions, output: Output) -> AnswerWriter:
 
 def _reading(event: PromptRead) -> str:
     return f"reading the prompt: {event.done_tokens} of {event.prompt_tokens} tokens"
-
-
-def _model_request(options: ModelOptions, settings: Settings) -> ModelRequest:
-    return ModelRequest(
-        name=options.model,
-        settings=settings,
-        dtype=options.dtype,
-        quantized=options.quantized,
-        context_tokens=options.ctx_size,
-        offline=settings.hub_offline if options.offline is None else options.offline,
-        force=bool(options.force),
-    )
-
-
-def _answer_request(options: GenerateOptions) -> AnswerRequest:
-    """The request without its prompt, which may have to be read first."""
-    length = options.length
-    max_tokens = length.max_tokens
-    if max_tokens is not None and max_tokens < -1:
-        raise InvalidParams(
-            "--max-tokens", f"must be -1 (no bound), 0 or more, got {length.max_tokens}"
-        )
-    # The engine's own checks of the bounds, on a stand-in for the prompt.
-    SequenceParams(prompt_ids=(0,), context_tokens=options.model.ctx_size)
-    return AnswerRequest(
-        prompt=PromptInput(),
-        sampling=sampling_params(options.sampling, GREEDY),
-        biases=parse_biases(options.sampling.logit_bias),
-        stops=tuple(length.stop or ()),
-        max_tokens=None if max_tokens == -1 else max_tokens,
-        context_tokens=options.model.ctx_size,
-        ignore_eos=bool(length.ignore_eos),
-        speculation=speculation_params(options.lookup),
-        lookup_texts=read_lookup_files(options.lookup.lookup_file),
-    )

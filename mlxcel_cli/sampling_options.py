@@ -1,6 +1,7 @@
 """The options that choose the next token, built from the engine's declaration of each field."""
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -11,6 +12,9 @@ from engine.params import SAMPLING_FIELDS, SAMPLING_GROUPS, SamplingField, Sampl
 from mlxcel_cli.option_groups import option_group
 
 NO_BREAKERS = "none"
+Bias = tuple[int | str, float]
+"""A token id, or a string whose tokens are meant, and what to add to their logits."""
+
 _ID_DIGITS = 20
 _APART = frozenset({"seed", "logit_bias", "dry_sequence_breakers"})
 
@@ -62,8 +66,8 @@ def sampling_params(options: SamplingOptions, defaults: SamplingParams) -> Sampl
     return SamplingParams(**values)
 
 
-def parse_biases(texts: list[str] | None) -> tuple[tuple[int | str, float], ...]:
-    """``15=-2``, ``"yes"=5`` and ``yes=5`` as (token id or string, value).
+def parse_biases(texts: list[str] | None) -> tuple[Bias, ...]:
+    """Options such as ``15=-2``, ``"yes"=5`` and ``yes=5``.
 
     Raises:
         InvalidParams: not of that form, or the value is not a number.
@@ -71,7 +75,18 @@ def parse_biases(texts: list[str] | None) -> tuple[tuple[int | str, float], ...]
     return tuple(_parse_bias(text) for text in texts or ())
 
 
-def _parse_bias(text: str) -> tuple[int | str, float]:
+def token_biases(
+    biases: Iterable[Bias], encode: Callable[[str], Sequence[int]]
+) -> dict[int, float]:
+    """Token id to bias; what is said twice of a token is added."""
+    summed: dict[int, float] = {}
+    for token, value in biases:
+        for one in (token,) if isinstance(token, int) else encode(token):
+            summed[one] = summed.get(one, 0.0) + value
+    return summed
+
+
+def _parse_bias(text: str) -> Bias:
     token, equals, value = text.rpartition("=")
     try:
         bias = float(value)

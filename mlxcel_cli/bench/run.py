@@ -8,7 +8,6 @@ from pathlib import Path
 from engine.errors import InvalidParams
 from engine.models.progress import Progress
 from engine.params import SpeculationParams
-from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.bench.charts import Chart
 from mlxcel_cli.bench.measure import (
     BenchEvent,
@@ -28,7 +27,8 @@ from mlxcel_cli.bench.report import (
     write_plot,
 )
 from mlxcel_cli.bench.results import ArmRun, Setup, WidthTable, lookup_chart, summarise
-from mlxcel_cli.config import Settings, load_settings
+from mlxcel_cli.config import load_settings
+from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.options import ModelOptions
 from mlxcel_cli.output import Output, standard_output
@@ -95,7 +95,7 @@ class _Bench:
         settings = load_settings(os.environ, command="bench", config=options.config)
         for warning in settings.warnings:
             self.output.note(f"mlxcel: {warning}")
-        self.model = _model_request(options, settings)
+        self.model = model_request(options.model, settings, word=options.model_word)
         self.max_draft = DEFAULT_DRAFT if options.max_draft is None else options.max_draft
         try:
             SpeculationParams(max_draft=self.max_draft)
@@ -146,21 +146,6 @@ class _Bench:
             self.output.json_line(setup_object(setup))
         else:
             self.output.line(f"{setup.model} on {setup.device}; {'; '.join(setup.notes)}")
-
-
-def _model_request(options: BenchOptions, settings: Settings) -> ModelRequest:
-    model = settings.fill(options.model)
-    if options.model_word is not None and options.model.model is not None:
-        raise InvalidParams("--model", "the model is named twice")
-    return ModelRequest(
-        name=options.model_word or model.model,
-        settings=settings,
-        dtype=model.dtype,
-        quantized=model.quantized,
-        context_tokens=model.ctx_size,
-        offline=settings.hub_offline if model.offline is None else model.offline,
-        force=bool(model.force),
-    )
 
 
 def _positive(option: str, value: int | None, default: int, *, least: int = 1) -> int:

@@ -8,10 +8,10 @@ from engine.errors import InvalidParams
 from engine.params import SamplingParams
 from mlxcel_cli.answers import AnswerRequest, ModelReport, SamplingDefaults
 from mlxcel_cli.config import setting_types, value_from_text
-from mlxcel_cli.lookup_options import LookupOptions, speculation_params
+from mlxcel_cli.engine_requests import answer_request
+from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions
-from mlxcel_cli.prompt_input import PromptInput
-from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
+from mlxcel_cli.sampling_options import SamplingOptions
 
 DEFAULT_TEMPERATURE = 0.7
 DEFAULT_TOP_P = 0.95
@@ -86,22 +86,15 @@ class ChatSettings:
         Raises:
             InvalidParams: a value is out of its range.
         """
-        most = self.length.max_tokens
-        if most is not None and most < -1:
-            raise InvalidParams("--max-tokens", f"must be -1 (no bound), 0 or more, got {most}")
         defaults = chat_defaults(SamplingDefaults() if model is None else model.sampling)
-        return AnswerRequest(
-            prompt=PromptInput(),
-            sampling=sampling_params(self.sampling, defaults),
-            biases=parse_biases(self.sampling.logit_bias),
-            stops=tuple(self.length.stop or ()),
-            max_tokens=None if most == -1 else most,
+        request = answer_request(
+            self.sampling,
+            self.length,
+            self.lookup,
+            defaults=defaults,
             context_tokens=self.context_tokens,
-            ignore_eos=bool(self.length.ignore_eos),
-            speculation=speculation_params(self.lookup),
-            lookup_texts=self.lookup_texts,
-            reuses_kv=True,
         )
+        return replace(request, lookup_texts=self.lookup_texts, reuses_kv=True)
 
 
 def chat_defaults(model: SamplingDefaults) -> SamplingParams:

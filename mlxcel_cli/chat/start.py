@@ -1,7 +1,7 @@
 """From a command line to a chat: which model, which saved chat, which files, which settings."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InvalidParams
@@ -13,6 +13,7 @@ from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.chat_options import ChatOptions
 from mlxcel_cli.config import Settings, load_settings
+from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.lookup_options import (
     LookupOptions,
     check_dependent_options,
@@ -41,15 +42,6 @@ class ChatCommand:
     lookup: LookupOptions
     chat: ChatOptions
 
-    def filled(self, settings: Settings) -> "ChatCommand":
-        """With the environment's and the options file's values where the line says nothing."""
-        groups = {
-            one.name: settings.fill(getattr(self, one.name))
-            for one in fields(self)
-            if one.name != "words"
-        }
-        return ChatCommand(words=self.words, **groups)
-
 
 @dataclass(frozen=True, slots=True)
 class ChatStart:
@@ -74,7 +66,7 @@ def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
         OSError: a file cannot be read.
     """
     settings = load_settings(environ, command="chat", config=command.chat.config)
-    filled = command.filled(settings)
+    filled = settings.fill(command)
     check_dependent_options(command.lookup, filled.lookup)
     options = filled.chat
     store = None if options.save is False else ChatStore(settings.data_home / CHATS_FILE)
@@ -89,7 +81,7 @@ def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
     return ChatStart(
         session=session,
         store=store,
-        model=_model_request(filled, settings, words.model),
+        model=model_request(command.model, settings, word=words.model),
         options=options,
         settings=settings,
         draft="".join(f"{mention(path)} " for path in words.files),
@@ -174,23 +166,3 @@ def _resume(
         session.resume(newest)
     if given and options.system:
         session.set_system(options.system)
-
-
-def _model_request(command: ChatCommand, settings: Settings, word: str | None) -> ModelRequest:
-    options = command.model
-    if word is not None and command.model.model is not None and _is_flag(command, settings):
-        raise InvalidParams("MODEL", f"give it once: {word!r} or --model, not both")
-    return ModelRequest(
-        name=options.model if word is None else word,
-        settings=settings,
-        dtype=options.dtype,
-        quantized=options.quantized,
-        context_tokens=options.ctx_size,
-        offline=settings.hub_offline if options.offline is None else options.offline,
-        force=bool(options.force),
-    )
-
-
-def _is_flag(command: ChatCommand, settings: Settings) -> bool:
-    """Whether ``--model`` stands on the command line, not in a setting."""
-    return command.model.model != settings.values.get("model")

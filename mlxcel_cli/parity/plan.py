@@ -9,6 +9,7 @@ from engine.params import SEED_LIMIT
 from engine.prefill import PREFILL_CHUNK_TOKENS
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.config import Settings
+from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.options import ModelOptions
 
 DEFAULT_SEED = 1234
@@ -70,9 +71,6 @@ def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
         InvalidParams: names the option.
         OSError: the file of prompts cannot be read.
     """
-    model = settings.fill(options.model)
-    if options.model_word is not None and options.model.model is not None:
-        raise InvalidParams("--model", "the model is named twice")
     max_tokens = DEFAULT_TOKENS if options.max_tokens is None else options.max_tokens
     batch = DEFAULT_BATCH if options.batch is None else options.batch
     if max_tokens < 1:
@@ -83,15 +81,7 @@ def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
         raise InvalidParams("--gap", f"must be 0 or more, got {options.gap}")
     chunk = settings.machine.prefill_chunk
     return ParityPlan(
-        model=ModelRequest(
-            name=options.model_word or model.model,
-            settings=settings,
-            dtype=model.dtype,
-            quantized=model.quantized,
-            context_tokens=model.ctx_size,
-            offline=settings.hub_offline if model.offline is None else model.offline,
-            force=bool(model.force),
-        ),
+        model=model_request(options.model, settings, word=options.model_word),
         prompts=_prompts(options),
         raw=bool(options.raw),
         max_tokens=max_tokens,

@@ -12,7 +12,9 @@ from engine.prompt_cache.key import CacheUse
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
 from engine.text.rendered import RenderedPrompt
-from mlxcel_cli.serve.biases import biases_of, read_biases
+from mlxcel_cli.engine_requests import token_bound
+from mlxcel_cli.sampling_options import Bias, token_biases
+from mlxcel_cli.serve.biases import read_biases
 from mlxcel_cli.serve.schema.requests import ChatRequest, CompletionRequest, GenerationRequest
 from mlxcel_cli.serve.served_model import ServedModel
 
@@ -39,8 +41,7 @@ class Defaults:
 
     sampling: Mapping[str, Any]
     """Fields of SamplingParams that options, environment or options file set."""
-    biases: tuple[tuple[int | str, float], ...] = ()
-    """Token id, or a text whose tokens are meant, and what to add to the logit."""
+    biases: tuple[Bias, ...] = ()
     max_tokens: int | None = None
 
 
@@ -296,7 +297,7 @@ def _sampling(
     seed = defaults.sampling.get("seed") if request.seed is None else request.seed
     values["seed"] = None if seed == -1 else seed
     if request.logit_bias is None:
-        biases = biases_of(defaults.biases, model)
+        biases = token_biases(defaults.biases, model.tokenizer.encode)
     else:
         biases = read_biases(request.logit_bias, model)
     return SamplingParams(**values, logit_bias=biases)
@@ -320,10 +321,7 @@ def _cache_use(request: GenerationRequest, prompt: Prompt) -> CacheUse | None:
 
 
 def _max_tokens(request: GenerationRequest, defaults: Defaults) -> int | None:
-    asked = defaults.max_tokens if request.max_tokens is None else request.max_tokens
-    if asked is not None and asked < -1:
-        raise InvalidParams("max_tokens", f"must be -1 (no bound), 0 or more, got {asked}")
-    return None if asked == -1 else asked
+    return token_bound(defaults.max_tokens if request.max_tokens is None else request.max_tokens)
 
 
 def _stop_ids(request: GenerationRequest, vocab_size: int) -> frozenset[int]:

@@ -1,13 +1,11 @@
 """Reads what a request adds to tokens' logits, in OpenAI's and in llama.cpp's spelling."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.errors import InvalidParams
+from mlxcel_cli.sampling_options import Bias, token_biases
 from mlxcel_cli.serve.served_model import ServedModel
-
-Pair = tuple[int | str, float]
-"""A token id, or a text whose tokens are meant, and what to add to their logits."""
 
 
 def read_biases(
@@ -25,17 +23,7 @@ def read_biases(
     """
     if isinstance(written, Mapping):
         return {_id_of(key, model): value for key, value in written.items()}
-    return biases_of([_pair(one, model) for one in written], model)
-
-
-def biases_of(pairs: Iterable[Pair], model: ServedModel) -> dict[int, float]:
-    """Token id to bias; what is said twice of a token is added."""
-    biases: dict[int, float] = {}
-    for token, value in pairs:
-        ids = (token,) if isinstance(token, int) else model.tokenizer.encode(token)
-        for one in ids:
-            biases[one] = biases.get(one, 0.0) + value
-    return biases
+    return token_biases([_pair(one, model) for one in written], model.tokenizer.encode)
 
 
 def _id_of(key: str, model: ServedModel) -> int:
@@ -48,7 +36,7 @@ def _id_of(key: str, model: ServedModel) -> int:
     return token
 
 
-def _pair(one: Sequence[int | float | str | bool], model: ServedModel) -> Pair:
+def _pair(one: Sequence[int | float | str | bool], model: ServedModel) -> Bias:
     token, value = one if len(one) == 2 else (True, True)
     is_token = isinstance(token, int | str) and not isinstance(token, bool)
     if not is_token or value is True or isinstance(value, str):

@@ -6,13 +6,13 @@ import resource
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 
 from aiohttp import web
 
-from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.config import Settings, load_settings
+from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.exit_codes import ExitCode
 from mlxcel_cli.options import ModelOptions
 from mlxcel_cli.output import Output, standard_output
@@ -51,23 +51,6 @@ class ServeLine:
     max_tokens: int | None
     verbose: bool | None
 
-    def filled(self, settings: Settings) -> "ServeLine":
-        """With the environment's and the options file's values where the line says nothing."""
-        open_ones = {"max_tokens": self.max_tokens, "verbose": self.verbose}
-        values = {
-            name: settings.values.get(name) if value is None else value
-            for name, value in open_ones.items()
-        }
-        max_tokens, verbose = values["max_tokens"], values["verbose"]
-        assert max_tokens is None or isinstance(max_tokens, int)
-        return ServeLine(
-            model=settings.fill(self.model),
-            serve=settings.fill(self.serve),
-            sampling=settings.fill(self.sampling),
-            max_tokens=max_tokens,
-            verbose=bool(verbose),
-        )
-
 
 def serve(line: ServeLine, config: "os.PathLike[str] | None") -> int:
     """Serve until a signal ends it; the exit status.
@@ -83,7 +66,7 @@ def serve(line: ServeLine, config: "os.PathLike[str] | None") -> int:
     settings = load_settings(os.environ, command="serve", config=path)
     for warning in settings.warnings:
         output.note(f"mlxcel: {warning}")
-    line = line.filled(settings)
+    line = settings.fill(line)
     serving = settle(line.serve)
     keys = read_keys(serving.api_key, serving.api_key_file)
     life = _Life(line, settings, serving, output)
@@ -97,7 +80,10 @@ class _Life:
         self._output = output
         self._verbose = bool(line.verbose)
         self._defaults = _defaults(line)
-        self._request = _model_request(line.model, settings, serving)
+        self._request = model_request(line.model, settings)
+        if serving.max_kv_size is not None:
+            most = min(serving.max_kv_size, self._request.context_tokens or serving.max_kv_size)
+            self._request = replace(self._request, context_tokens=most)
         host = Host(self._request, serving)
         self._worker = EngineWorker(host.load, on_progress=self._show_progress)
         self._server = Server(
@@ -236,18 +222,3 @@ def _defaults(line: ServeLine) -> Defaults:
         if one.name != "logit_bias" and getattr(line.sampling, one.name) is not None
     }
     return Defaults(given, parse_biases(line.sampling.logit_bias), line.max_tokens)
-
-
-def _model_request(
-    options: ModelOptions, settings: Settings, serving: ServeSettings
-) -> ModelRequest:
-    bounds = [one for one in (options.ctx_size, serving.max_kv_size) if one is not None]
-    return ModelRequest(
-        name=options.model,
-        settings=settings,
-        dtype=options.dtype,
-        quantized=options.quantized,
-        context_tokens=min(bounds, default=None),
-        offline=settings.hub_offline if options.offline is None else options.offline,
-        force=bool(options.force),
-    )
