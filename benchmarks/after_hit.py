@@ -14,11 +14,12 @@ import platformdirs
 from benchmarks.tables import head, note, row, spread
 from benchmarks.variants import starter_variants
 from engine.engine import Engine
+from engine.events import Delta
 from engine.models.load import LoadOptions, WeightForm, load
 from engine.params import SequenceParams
 from engine.prompt_cache.limits import CacheLimits
 from engine.runtime.blas import prepare_blas
-from engine.scheduler.request import Delta, ScheduledRequest
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
 

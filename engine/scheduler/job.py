@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from engine.events import Cancelled, Delta, Done, Started
 from engine.finish import FinishCause
 from engine.lookup.stats import LookupStats
 from engine.outcome import SeqId, StepOutcome, Timings, TokenLogprobs, Usage, VerifyOutcome
 from engine.params import SequenceParams
 from engine.scheduler.admission import room_tokens
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Cancelled, Delta, Done, ScheduledRequest, Started
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.state import RowState, WaitingState
 from engine.scheduler.stats import SlotStats
 

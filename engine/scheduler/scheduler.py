@@ -23,6 +23,7 @@ from itertools import islice
 
 from engine.engine import Engine
 from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault
+from engine.events import Event, Failed, PrefillProgress
 from engine.finish import FinishCause
 from engine.health import FAILURES_ALLOWED
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
@@ -34,7 +35,7 @@ from engine.scheduler.pipeline import Pipeline
 from engine.scheduler.prompt_lookup import BatchLookup
 from engine.scheduler.queue import Priority, RequestQueue
 from engine.scheduler.reader import PromptReader
-from engine.scheduler.request import Event, Failed, PrefillProgress, ScheduledRequest
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.rows import Rows
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import RowState, TickState
@@ -325,8 +326,7 @@ class BatchScheduler:
 
     def _take(self, job: Job, outcome: StepOutcome | VerifyOutcome) -> None:
         last = job.note(outcome, self._clock())
-        delta = job.take_delta()
-        if delta is not None:
+        if (delta := job.take_delta()) is not None:
             self._events.append(delta)
         if last.error is not None:
             self._fail(job, last.error)

@@ -15,12 +15,13 @@ from typing import Any
 from aiohttp import ClientSession, web
 
 from engine.errors import InternalFault
+from engine.events import Delta, Failed, Started
 from engine.lookup.widths import WidthCosts
 from engine.models.load import LoadedModel
 from engine.params import LookupPolicy, SamplingParams, SpeculationParams
 from engine.prefill import PrefillPacer
 from engine.prompt_cache.limits import CacheLimits
-from engine.scheduler.request import Delta, Failed, ScheduledRequest, Started
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import LookupSettings, SchedulerSettings
 from engine.scheduler.state import Limits

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from engine.errors import EngineClosed
-from engine.scheduler.request import Cancelled, Delta, Done, Failed, PrefillProgress, Started
+from engine.events import Cancelled, Delta, Done, Failed, PrefillProgress, Started
 from engine.text.thinking import ThinkingFilter, ThinkingMarks
 from mlxcel_cli.serve.asking import Asked
 from mlxcel_cli.serve.channel import Channel, ChannelEvent

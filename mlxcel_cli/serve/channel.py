@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from engine.scheduler.request import Cancelled, Done, Event, Failed
+from engine.events import Cancelled, Done, Event, Failed
 from mlxcel_cli.serve.messages import Refused
 
 CAPACITY = 100

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
+from engine.events import Delta, Done
 from engine.finish import FinishCause
 from engine.outcome import Timings, TokenLogprob, TokenLogprobs
-from engine.scheduler.request import Delta, Done
 from engine.text.thinking import TextKind, TextPart, ThinkingFilter
 from engine.text.tokenizer import Tokenizer
 from mlxcel_cli.serve.schema.responses import (

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from engine.events import Delta, Done, Started
 from engine.finish import FinishCause
-from engine.scheduler.request import Delta, Done, Started
 from engine.text.thinking import TextKind, TextPart, ThinkingFilter, ThinkingMarks
 from mlxcel_cli.serve.answering import failure_of
 from mlxcel_cli.serve.asking import Asked

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from engine.events import Event
 from engine.models.progress import Progress
-from engine.scheduler.request import Event, ScheduledRequest
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.stats import SchedulerStats
 from mlxcel_cli.serve.served_model import ServedModel
 

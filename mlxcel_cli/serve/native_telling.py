@@ -7,9 +7,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from engine.events import Delta, Done, PrefillProgress, Started
 from engine.finish import FinishCause
 from engine.outcome import TokenLogprob, TokenLogprobs
-from engine.scheduler.request import Delta, Done, PrefillProgress, Started
 from engine.text.thinking import TextKind, ThinkingFilter
 from engine.text.tokenizer import Tokenizer
 from mlxcel_cli.serve.answering import PING, failure_of, sse_event

@@ -2,8 +2,8 @@
 
 import time
 
+from engine.events import Delta, Started
 from engine.outcome import Timings
-from engine.scheduler.request import Delta, Started
 from mlxcel_cli.serve.choices import timings_body
 from mlxcel_cli.serve.schema.responses import PromptProgress, TimingsBody
 

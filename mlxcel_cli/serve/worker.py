@@ -8,8 +8,9 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from engine.errors import EngineClosed, EngineUnhealthy, QueueFull
+from engine.events import Cancelled, Done, Failed
 from engine.models.progress import Progress
-from engine.scheduler.request import Cancelled, Done, Failed, ScheduledRequest
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.stats import SchedulerPhase, SchedulerStats
 from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.serve.channel import Channel

@@ -24,6 +24,7 @@ PLANNING = tuple(
         "engine/scheduler/state.py",
         "engine/scheduler/admission.py",
         "engine/scheduler/tick.py",
+        "engine/events.py",
         "engine/scheduler/request.py",
         "engine/scheduler/stats.py",
     )

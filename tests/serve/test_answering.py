@@ -7,18 +7,11 @@ import msgspec
 import pytest
 
 from engine.errors import EvalFailed
+from engine.events import Cancelled, Delta, Done, Failed, PrefillProgress, Started
 from engine.finish import FinishCause
 from engine.outcome import Timings, TokenLogprob, TokenLogprobs, Usage
 from engine.params import SequenceParams
-from engine.scheduler.request import (
-    Cancelled,
-    Delta,
-    Done,
-    Failed,
-    PrefillProgress,
-    ScheduledRequest,
-    Started,
-)
+from engine.scheduler.request import ScheduledRequest
 from engine.text.thinking import ThinkingMarks
 from mlxcel_cli.serve.answering import Plan, Telling
 from mlxcel_cli.serve.asking import Asked, Prompt

@@ -8,10 +8,11 @@ import pytest
 from anthropic import Anthropic
 
 from engine.errors import InvalidParams
+from engine.events import Delta, Done, Started
 from engine.finish import FinishCause
 from engine.outcome import Timings, Usage
 from engine.params import SequenceParams
-from engine.scheduler.request import Delta, Done, ScheduledRequest, Started
+from engine.scheduler.request import ScheduledRequest
 from engine.text.thinking import ThinkingMarks
 from mlxcel_cli.serve.asking import Asked, Prompt
 from mlxcel_cli.serve.message_asking import chat_of

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from engine.errors import EngineClosed
+from engine.events import Cancelled, Delta
 from engine.outcome import Usage
-from engine.scheduler.request import Cancelled, Delta
 from mlxcel_cli.serve.channel import CAPACITY, Channel
 from mlxcel_cli.serve.messages import Refused
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.scheduler.request import Cancelled, Delta, Done, ScheduledRequest
+from engine.events import Cancelled, Delta, Done
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from engine.errors import EvalFailed
-from engine.scheduler.request import Delta, Failed
+from engine.events import Delta, Failed
 from mlxcel_cli.serve import answering, life_signs
 from mlxcel_cli.serve.answering import answer_stream, answer_whole
 from mlxcel_cli.serve.channel import Channel

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.errors import EvalFailed, RewindFailed
+from engine.events import Failed
 from engine.prompt_cache.key import CacheUse
-from engine.scheduler.request import Failed
 from tests.engine.handover_rigs import KINDS
 from tests.engine.prompt_cache.cache_rigs import (
     SYSTEM,

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from engine.events import Cancelled
 from engine.prompt_cache.cache import WHOLE_KINDS
-from engine.scheduler.request import Cancelled
 from tests.engine.handover_rigs import KINDS
 from tests.engine.prompt_cache.cache_rigs import (
     cache_of,

@@ -8,19 +8,11 @@ import pytest
 
 from engine.engine import Engine
 from engine.errors import EngineError
+from engine.events import Cancelled, Delta, Done, Event, Failed, PrefillProgress, Started
 from engine.outcome import TokenLogprobs
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
-from engine.scheduler.request import (
-    Cancelled,
-    Delta,
-    Done,
-    Event,
-    Failed,
-    PrefillProgress,
-    ScheduledRequest,
-    Started,
-)
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits

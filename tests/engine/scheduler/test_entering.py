@@ -3,9 +3,10 @@
 import pytest
 
 from engine.errors import ContextOverflow, InvalidParams, KvBudgetExceeded, QueueFull
+from engine.events import Cancelled, Delta, Done, Failed, Started
 from engine.params import SequenceParams, SpeculationParams
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Cancelled, Delta, Done, Failed, ScheduledRequest, Started
+from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from tests.engine.scheduler.scheduler_rigs import Served, Told, each_width, params, progress

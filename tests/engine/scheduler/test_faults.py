@@ -11,10 +11,10 @@ from engine.errors import (
     InternalFault,
     NonFiniteLogits,
 )
+from engine.events import Done, Failed
 from engine.health import FAILURES_ALLOWED
 from engine.params import SamplingParams, SequenceParams
 from engine.scheduler import scheduler as scheduler_module
-from engine.scheduler.request import Done, Failed
 from engine.scheduler.stats import SchedulerPhase
 from tests.engine.rigs import Watched, cycle_engine, tiny_engine
 from tests.engine.scheduler.scheduler_rigs import Served, alone, each_width, mixed_requests

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.events import Cancelled, Done
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Cancelled, Done
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from tests.engine.rigs import byte_tokenizer, tiny_engine

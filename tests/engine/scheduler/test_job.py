@@ -1,11 +1,12 @@
 from engine.errors import EvalFailed
+from engine.events import Delta
 from engine.finish import FinishCause
 from engine.outcome import SeqId, StepOutcome, TokenLogprob, TokenLogprobs
 from engine.params import SamplingParams, SequenceParams
 from engine.sampling.row_sampler import SamplerSnapshot
 from engine.scheduler.job import Job
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Delta, ScheduledRequest
+from engine.scheduler.request import ScheduledRequest
 from engine.sequence import SuspendedRow
 
 SEQ = SeqId(4)

@@ -3,10 +3,10 @@
 import pytest
 
 from engine.errors import EngineClosed
+from engine.events import Cancelled
 from engine.finish import FinishCause
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Cancelled
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from engine.scheduler.stats import SchedulerPhase

@@ -2,11 +2,11 @@
 
 import pytest
 
+from engine.events import Cancelled, Delta, Done, Started
 from engine.finish import FinishCause
 from engine.params import LoopRule, SamplingParams, SequenceParams
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Cancelled, Delta, Done, Started
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from tests.engine.rigs import cycle_engine, tiny_engine

@@ -4,10 +4,10 @@ import mlx.core as mx
 import pytest
 
 from engine.errors import EvalFailed, InternalFault, RowError
+from engine.events import Cancelled, Delta
 from engine.finish import FinishCause
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Cancelled, Delta
 from tests.engine.rigs import Watched
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,

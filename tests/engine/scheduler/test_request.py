@@ -1,9 +1,9 @@
 import pytest
 
+from engine.events import Done
 from engine.finish import FinishCause
 from engine.outcome import Timings, Usage
 from engine.scheduler.queue import Priority
-from engine.scheduler.request import Done
 from engine.scheduler.stats import Counters, SchedulerPhase, SchedulerStats
 
 

@@ -1,8 +1,8 @@
 """Answers, events and the pipeline, where the text is known and against solo runs."""
 
+from engine.events import Delta, Done, Started
 from engine.finish import FinishCause
 from engine.params import SamplingParams, SequenceParams
-from engine.scheduler.request import Delta, Done, Started
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from tests.engine.rigs import cycle_engine, tiny_engine
