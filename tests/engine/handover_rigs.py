@@ -7,6 +7,7 @@ from typing import Any
 from engine.engine import Engine
 from engine.outcome import SeqId
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import row_of
 from tests.engine.rigs import loaded, prefill, tiny_model
 
 WINDOW = 16
@@ -69,7 +70,7 @@ def rest_of(engine: Engine, seq: SeqId) -> list[int]:
 
 def steps_of(engine: Engine, seq: SeqId) -> Iterator[list[int]]:
     """Its answer so far, after each step; closes the row at its end."""
-    prompt_tokens = len(engine._ledger.row(seq).params.prompt_ids)
+    prompt_tokens = len(row_of(engine, seq).params.prompt_ids)
     while True:
         (outcome,) = engine.step([seq])
         assert outcome.error is None

@@ -14,6 +14,7 @@ from engine.lookup.rounds import Rounds
 from engine.lookup.stats import LookupStats
 from engine.outcome import SeqId, StepOutcome
 from engine.params import SequenceParams, SpeculationParams
+from tests.engine.inside import row_of, storage_of
 from tests.engine.proofs.schedules import Request, near_tie
 from tests.engine.rigs import prefill
 
@@ -125,10 +126,10 @@ def take(written: Written, outcome: StepOutcome) -> None:
 
 def assert_length_law(engine: Engine, seq: SeqId) -> None:
     """KV holds what was written but the newest token, and one more for each step in flight."""
-    row = engine._ledger.rows[seq]
+    row = row_of(engine, seq)
     if row.failed:
         return
-    held = engine._storage.length(row.slot)
+    held = storage_of(engine).length(row.slot)
     law = row.prompt_tokens + row.written - 1 + len(row.in_flight)
     assert held in (law, law + 1 if row.phase.name == "FINISHED" else law), row
 

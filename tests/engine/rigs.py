@@ -16,6 +16,7 @@ from engine.outcome import SeqId, StepOutcome
 from engine.params import SequenceParams
 from engine.prefill import plan_prefill
 from engine.text.tokenizer import Tokenizer
+from tests.engine.inside import inner_model, put_model, row_of, storage_of
 from tests.engine.models.tiny import _SHARED, FAMILIES, write_tokenizer
 
 HYBRID: dict[str, Any] = {
@@ -92,8 +93,8 @@ class Watched:
     """Stands before a model: notes its logits, and fails or spoils the forwards it is told to."""
 
     def __init__(self, engine: Engine) -> None:
-        self._model = engine._forwards._model
-        engine._forwards._model = self
+        self._model = inner_model(engine)
+        put_model(engine, self)
         self.log: list[str] = []
         """``forward``, and whatever else a test puts between."""
         self.logits: list[mx.array] = []
@@ -120,7 +121,7 @@ class Watched:
 
 def prefill(engine: Engine, seq: SeqId, *, chunk: int = 8, cached: int = 0) -> StepOutcome:
     """All pieces of a row's prompt; the first token's outcome."""
-    tokens = len(engine._ledger.rows[seq].params.prompt_ids)
+    tokens = len(row_of(engine, seq).params.prompt_ids)
     first = None
     for piece in plan_prefill(prompt_tokens=tokens, cached_tokens=cached, chunk_tokens=chunk):
         first = engine.prefill(seq, piece).first
@@ -191,8 +192,8 @@ def take(answers: dict[SeqId, Answer], outcome: StepOutcome) -> bool:
 def assert_length_law(engine: Engine, seqs: Iterable[SeqId]) -> None:
     """KV holds prompt + written - 1 tokens, and one more for each ticket in flight."""
     for seq in seqs:
-        row = engine._ledger.rows[seq]
-        held = engine._storage.length(row.slot)
+        row = row_of(engine, seq)
+        held = storage_of(engine).length(row.slot)
         assert held == row.prompt_tokens + row.written - 1 + len(row.in_flight), row
 
 

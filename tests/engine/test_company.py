@@ -9,6 +9,7 @@ from engine.finish import FinishCause
 from engine.kv.choose import SOLO_FAMILIES
 from engine.models.reference import reference_tokens
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import storage_of
 from tests.engine.rigs import (
     begun,
     cycle_engine,
@@ -117,13 +118,13 @@ def test_a_pool_that_shrinks_under_steps_in_flight_keeps_every_row_right():
         for salt, budget in enumerate(budgets)
     ]
     rows = []
-    fit = engine._storage.fit
+    fit = storage_of(engine).fit
 
     def noted():
-        rows.append(engine._storage.rows)
+        rows.append(storage_of(engine).rows)
         return fit()
 
-    engine._storage.fit = noted
+    storage_of(engine).fit = noted
     together = run_together(engine, requests)
     assert max(rows) >= len(requests)
     assert min(rows) <= 3
@@ -156,7 +157,7 @@ def test_rows_that_come_and_go_answer_as_alone(family: str):
                 tokens = answers.pop(outcome.seq)
                 answers[params.prompt_ids, params.max_tokens] = tokens
         ticket = later
-    assert engine._storage.arrays() == []
+    assert storage_of(engine).arrays() == []
     assert len(answers) == 12
     for (ids, budget), tokens in answers.items():
         assert tokens == run_alone(engine, SequenceParams(ids, max_tokens=budget)).tokens

@@ -6,6 +6,7 @@ from engine.engine import Engine
 from engine.errors import EvalFailed, InvalidParams
 from engine.lookup.eligibility import Refusal, refusal, server_refusal
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import row_of, storage_of
 from tests.engine.proofs.schedules import OddTokens
 from tests.engine.rigs import (
     Watched,
@@ -65,8 +66,8 @@ def test_a_row_that_was_lost_with_others_has_no_room_and_fails_in_order():
     engine = cycle_engine()
     seq, other = opened(engine), opened(engine)
     lost = EvalFailed("gone")
-    engine._ledger.row(seq).lost = engine._ledger.row(other).lost = lost
-    engine._storage.reset()
+    row_of(engine, seq).lost = row_of(engine, other).lost = lost
+    storage_of(engine).reset()
     assert engine.draft_room(seq, 7) == 0
     outcome = engine.verify(other, (11, 12))
     assert (outcome.error, outcome.accepted, outcome.steps[0].error) == (lost, 0, lost)

@@ -8,6 +8,7 @@ from engine.errors import ContextOverflow, UnknownSequence
 from engine.finish import FinishCause
 from engine.params import LoopRule, SequenceParams
 from engine.prefill import PrefillPiece
+from tests.engine.inside import row_of, storage_of
 from tests.engine.rigs import (
     Watched,
     assert_length_law,
@@ -100,13 +101,13 @@ def test_a_budget_of_at_most_one_token_wants_no_step(max_tokens: int):
 def cuts(engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every rewind of the storage from now on."""
     noted = []
-    rewind = engine._storage.rewind
+    rewind = storage_of(engine).rewind
 
     def watched(slot: int, tokens: int) -> None:
         noted.append(tokens)
         rewind(slot, tokens)
 
-    monkeypatch.setattr(engine._storage, "rewind", watched)
+    monkeypatch.setattr(storage_of(engine), "rewind", watched)
     return noted
 
 
@@ -141,10 +142,10 @@ def test_a_stop_cuts_off_exactly_the_append_in_flight(cause, ahead, monkeypatch)
         ticket = later
     assert outcome.finish is cause
     assert noted == [ahead]
-    row = engine._ledger.rows[seq]
+    row = row_of(engine, seq)
     # An end token is not appended to the answer, but the forward before it was its last token's.
     held = row.prompt_tokens + row.written - (cause is not FinishCause.EOS)
-    assert engine._storage.length(row.slot) == held
+    assert storage_of(engine).length(row.slot) == held
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "hybrid"])
@@ -176,8 +177,8 @@ def test_the_length_law_holds_for_the_others_when_one_row_stops():
         over = next((one for one in engine.collect(ticket) if one.is_final), None)
         ticket = later
     assert over.seq == stops
-    row = engine._ledger.rows[stops]
-    assert engine._storage.length(row.slot) == row.prompt_tokens + row.written
+    row = row_of(engine, stops)
+    assert storage_of(engine).length(row.slot) == row.prompt_tokens + row.written
     assert_length_law(engine, [stays])
     (outcome,) = engine.collect(ticket)
     assert outcome.seq == stays

@@ -6,6 +6,7 @@ import pytest
 from engine import guard
 from engine.errors import EvalFailed, NonFiniteLogits
 from engine.params import SequenceParams
+from tests.engine.inside import row_of, storage_of
 from tests.engine.rigs import (
     Watched,
     assert_length_law,
@@ -37,7 +38,7 @@ def test_a_forward_that_raises_ends_its_rows_and_the_engine_goes_on(failing, pip
         [[5, 6, 7, 8, 9, 10, 11, 12]],
         [[11, 12, 13, 14, 15, 0, 1, 2]],
     )
-    assert engine._storage.arrays() == []
+    assert storage_of(engine).arrays() == []
     watched.fails_in = lambda call: False
     assert run_alone(engine, SequenceParams((3,), max_tokens=3)).tokens == [4, 5, 6]
 
@@ -83,7 +84,7 @@ def test_logits_that_are_not_numbers_end_that_row_only():
     engine = cycle_engine()
     spoilt, healthy = begun(engine, (3,), (9,))
     watched = Watched(engine)
-    slot = engine._ledger.rows[spoilt].slot
+    slot = row_of(engine, spoilt).slot
 
     def spoil(call: int, logits: mx.array) -> mx.array:
         return logits.at[slot].add(mx.nan)

@@ -25,6 +25,7 @@ from tests.engine.handover_rigs import (
     rest_of,
     steps_of,
 )
+from tests.engine.inside import row_of, rows_of
 from tests.engine.rigs import (
     assert_length_law,
     byte_tokenizer,
@@ -156,7 +157,7 @@ def test_the_governor_and_the_request_of_a_drafting_row_go_along():
     assert drafter.governor == rested
     assert drafter.observed_tokens == len(snapshot.written) == len(first.written) + 1
     assert drafter.ask(snapshot.ids[-1], 4) == ()
-    assert other._ledger.row(other.restore(snapshot)).params.speculation == params.speculation
+    assert row_of(other, other.restore(snapshot)).params.speculation == params.speculation
 
 
 def test_text_that_was_released_stays_unsaid_and_what_was_held_is_released(tmp_path):
@@ -197,7 +198,7 @@ def test_other_stop_strings_than_the_row_had_are_refused(tmp_path):
     snapshot = engine.snapshot(seq)
     with pytest.raises(SnapshotError, match="stop strings"):
         engine.restore(snapshot, text=RowText(tokenizer.decoder(), ["bc"]))
-    assert list(engine._ledger.rows) == [seq]
+    assert list(rows_of(engine)) == [seq]
 
 
 class Passive:
@@ -234,7 +235,7 @@ def test_a_row_that_is_longer_than_this_engine_s_context_is_refused():
     large.step([seq])
     with pytest.raises(ContextOverflow):
         small.restore(large.snapshot(seq))
-    assert not small._ledger.rows
+    assert not rows_of(small)
 
 
 # -- prefixes
@@ -300,7 +301,7 @@ def test_a_ring_or_a_state_is_adopted_whole_or_not_at_all(kind):
         engine.detach(source, 8)
     with pytest.raises(SnapshotError, match="cannot be cut to 8: a ring or recurrent state"):
         prefix.first(8)
-    assert list(engine._ledger.rows) == [source]
+    assert list(rows_of(engine)) == [source]
 
 
 def test_a_prompt_that_begins_otherwise_adopts_nothing():

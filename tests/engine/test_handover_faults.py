@@ -14,6 +14,7 @@ from engine.errors import (
 )
 from engine.params import SequenceParams
 from tests.engine.handover_rigs import KINDS, SEEDED, begun, engine_of, request, rest_of
+from tests.engine.inside import layers_of, row_of, rows_of, table_of
 from tests.engine.rigs import run_alone, tiny_engine
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -23,7 +24,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def test_a_failed_row_is_neither_kept_nor_donated(kind):
     engine = engine_of(kind)
     seq = begun(engine, request())
-    engine._ledger.end([engine._ledger.row(seq)], EvalFailed("out of luck"))
+    table_of(engine).end([row_of(engine, seq)], EvalFailed("out of luck"))
     with pytest.raises(SnapshotError, match="has failed"):
         engine.snapshot(seq)
     with pytest.raises(SnapshotError, match="has failed"):
@@ -70,13 +71,13 @@ def test_a_restore_that_fails_half_way_leaves_no_row_and_no_trace(kind, broken_l
     snapshot, prefix = engine.snapshot(source), engine.detach(source)
     longer = SequenceParams((*prefix.ids, 1, 2), max_tokens=4)
     engine.close(source)
-    layer = engine._storage._layers[broken_layer]
+    layer = layers_of(engine)[broken_layer]
     broken = pytest.MonkeyPatch()
     broken.setattr(type(layer), "load", _raiser(type(layer).load, layer))
     for call in (lambda: engine.restore(snapshot), lambda: engine.adopt(longer, prefix)):
         with pytest.raises(SnapshotError, match="does not fit"):
             call()
-        assert list(engine._ledger.rows) == [seq]
+        assert list(rows_of(engine)) == [seq]
     broken.undo()
     assert engine.health.failures == 0
     restored = engine.restore(snapshot)
@@ -140,7 +141,7 @@ def test_kv_of_other_shapes_is_refused_and_no_row_stays():
     snapshot = engine.snapshot(begun(engine, request()))
     layers = tuple(tuple(a[:, :1, :, :8] for a in layer) for layer in snapshot.kv.layers)
     wrong = replace(snapshot, kv=replace(snapshot.kv, layers=layers[:1]))
-    before = list(engine._ledger.rows)
+    before = list(rows_of(engine))
     with pytest.raises(SnapshotError, match="does not fit"):
         engine.restore(wrong)
-    assert list(engine._ledger.rows) == before
+    assert list(rows_of(engine)) == before

@@ -6,6 +6,7 @@ from engine.errors import ContextOverflow, InvalidParams
 from engine.opening import check_ids, new_row
 from engine.outcome import SeqId
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import storage_of
 from tests.engine.rigs import Watched, byte_tokenizer, cycle_engine, loaded
 
 VOCAB = 16
@@ -44,7 +45,7 @@ def test_an_id_outside_the_vocabulary_is_refused_by_name_before_any_forward(aske
     assert refused.value.field == field
     assert "16 tokens" in str(refused.value)
     assert watched.calls == 0
-    assert engine._storage.arrays() == []
+    assert storage_of(engine).arrays() == []
     with pytest.raises(InvalidParams):
         check_ids(params, VOCAB)
 

@@ -6,6 +6,7 @@ import pytest
 
 from engine.models.reference import reference_logits, reference_tokens
 from engine.params import SequenceParams
+from tests.engine.inside import inner_model, put_model
 from tests.engine.mlx_lm_batch import mlx_lm_batch
 from tests.engine.rigs import Watched, prefill, run_alone, run_together, tiny_engine
 
@@ -21,13 +22,13 @@ def our_logits(engine, ids, *, steps: int, chunk: int) -> tuple[list[int], list[
     """What the engine wrote greedily, and the logits of every token."""
     watched = Watched(engine)
     answer = run_alone(engine, SequenceParams(ids, max_tokens=steps), chunk=chunk)
-    engine._forwards._model = watched._model
+    put_model(engine, watched._model)
     return answer.tokens, [logits[0, -1] for logits in watched.logits[-steps:]]
 
 
 def assert_bitwise(engine, ids, *, chunk: int, steps: int = STEPS) -> None:
     tokens, logits = our_logits(engine, ids, steps=steps, chunk=chunk)
-    theirs, judged = reference_logits(engine._forwards._model, ids, steps, chunk_tokens=chunk)
+    theirs, judged = reference_logits(inner_model(engine), ids, steps, chunk_tokens=chunk)
     assert tokens == theirs
     for ours, reference in zip(logits, judged, strict=True):
         np.testing.assert_array_equal(np.array(ours), np.array(reference))
@@ -64,9 +65,7 @@ def test_a_window_model_past_its_window_is_mlx_lms_own_within_float_noise(
     assert engine.choice.kind == kind
     steps = context - length - 1 if kind == "window as a mask" else STEPS
     tokens, logits = our_logits(engine, prompt(length), steps=steps, chunk=8)
-    theirs, judged = reference_logits(
-        engine._forwards._model, prompt(length), steps, chunk_tokens=8
-    )
+    theirs, judged = reference_logits(inner_model(engine), prompt(length), steps, chunk_tokens=8)
     assert tokens == theirs
     for ours, reference in zip(logits, judged, strict=True):
         np.testing.assert_allclose(np.array(ours), np.array(reference), atol=1e-4)
@@ -96,7 +95,7 @@ def test_greedy_answers_are_those_of_mlx_lms_generate_step(family: str):
     for salt, length in enumerate((1, 5, 23, 40)):
         ids = prompt(length, salt)
         ours = run_alone(engine, SequenceParams(ids, max_tokens=40)).tokens
-        assert ours == reference_tokens(engine._forwards._model, ids, max_tokens=40)
+        assert ours == reference_tokens(inner_model(engine), ids, max_tokens=40)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "hybrid"])
@@ -104,7 +103,7 @@ def test_a_batch_answers_as_mlx_lms_continuous_batching(family: str):
     engine = tiny_engine(family)
     prompts = [prompt(length, salt) for salt, length in enumerate((3, 15, 16, 17, 32))]
     ours = run_together(engine, [SequenceParams(ids, max_tokens=30) for ids in prompts])
-    theirs = mlx_lm_batch(engine._forwards._model, prompts, max_tokens=30)
+    theirs = mlx_lm_batch(inner_model(engine), prompts, max_tokens=30)
     assert [answer.tokens for answer in ours] == theirs
 
 
@@ -112,5 +111,5 @@ def test_the_reference_shows_a_difference():
     engine = tiny_engine()
     ids = prompt(40)
     _, logits = our_logits(engine, ids, steps=1, chunk=8)
-    _, judged = reference_logits(engine._forwards._model, (ids[0] + 1, *ids[1:]), 1)
+    _, judged = reference_logits(inner_model(engine), (ids[0] + 1, *ids[1:]), 1)
     assert not np.array_equal(np.array(logits[0]), np.array(judged[0]))

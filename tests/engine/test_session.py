@@ -10,6 +10,7 @@ from engine.outcome import Usage
 from engine.params import LoopRule, SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
 from engine.session import Answer, PrefillProgress, Session, SessionEvent, TextDelta
+from tests.engine.inside import inner_model, put_model, rows_of, storage_of
 from tests.engine.rigs import Watched, cycle_engine, tiny_engine
 
 A = ord("a")
@@ -103,13 +104,13 @@ def test_a_stop_string_ends_the_answer_and_is_never_sent(engine, stops, text, ma
 
 def test_a_stop_string_cuts_off_exactly_the_append_in_flight(engine, monkeypatch):
     cuts = []
-    rewind = engine._storage.rewind
+    rewind = storage_of(engine).rewind
 
     def noted(slot: int, tokens: int) -> None:
         rewind(slot, tokens)
-        cuts.append((tokens, engine._storage.length(slot)))
+        cuts.append((tokens, storage_of(engine).length(slot)))
 
-    monkeypatch.setattr(engine._storage, "rewind", noted)
+    monkeypatch.setattr(storage_of(engine), "rewind", noted)
     ask(engine, stops=["ef"], max_tokens=20)
     # The prompt and the answer b to f, but for the token that was never fed.
     assert cuts == [(1, 1 + 5 - 1)]
@@ -128,7 +129,7 @@ def test_a_beginning_of_a_stop_string_is_shown_when_the_answer_ends_there(engine
 def test_a_character_that_spans_tokens_comes_whole(tokenizer):
     # mlc-llm#804, llama.cpp#4036: no U+FFFD in any delta.
     engine = cycle_engine(vocab=259, tokenizer=tokenizer)
-    head = engine._forwards._model.lm_head.weight
+    head = inner_model(engine).lm_head.weight
     for byte, then in itertools.pairwise("aé😀z".encode()):
         head[:, byte] = 0.0
         head[then, byte] = 8.0
@@ -261,8 +262,8 @@ def test_closing_an_answer_at_any_point_frees_its_row(family, pipelined, tokeniz
         seen = [next(running) for _ in range(events)]
         running.close()
         assert [type(event) for event in seen] == [type(event) for event in whole[:events]]
-        assert engine._storage.arrays() == []
-        assert engine._ledger.rows == {}
+        assert storage_of(engine).arrays() == []
+        assert rows_of(engine) == {}
     assert list(session.generate(params))[:-1] == whole[:-1]
 
 
@@ -273,7 +274,7 @@ def test_a_failing_forward_is_raised_after_the_text_before_it(engine):
     with pytest.raises(EvalFailed, match="the device fell over"):
         collect_into(events, Session(engine).generate(SequenceParams((A,))))
     assert events == [TextDelta("b", 1), TextDelta("c", 2), TextDelta("d", 3)]
-    assert engine._storage.arrays() == []
+    assert storage_of(engine).arrays() == []
     watched.fails_in = lambda call: False
     assert answer_of(ask(engine, max_tokens=2)).text == "bc"
 
@@ -286,7 +287,7 @@ def test_whichever_forward_fails_the_row_is_freed(engine, failing: int, pipeline
     session = Session(engine, pacer=PrefillPacer(4), pipelined=pipelined)
     with pytest.raises(EvalFailed):
         collect_into([], session.generate(SequenceParams(tuple(range(10)))))
-    assert engine._storage.arrays() == []
+    assert storage_of(engine).arrays() == []
     assert engine.health.failures == 1
 
 
@@ -302,7 +303,7 @@ def test_a_failing_read_is_raised_and_the_row_freed(engine, monkeypatch):
         patched.setattr(guard, "read", fails)
         with pytest.raises(EvalFailed, match="lost the device"):
             collect_into(events, running)
-    assert engine._storage.arrays() == []
+    assert storage_of(engine).arrays() == []
     assert answer_of(ask(engine, max_tokens=2)).text == "bc"
 
 
@@ -313,7 +314,7 @@ def test_a_request_that_cannot_be_is_refused_before_anything_happens(engine):
     with pytest.raises(ContextOverflow):
         ask(engine, "a" * 600)
     assert watched.calls == 0
-    assert engine._ledger.rows == {}
+    assert rows_of(engine) == {}
 
 
 def collect_into(events: list[SessionEvent], running: Iterator[SessionEvent]) -> None:
@@ -336,13 +337,13 @@ class Clock:
 @pytest.fixture
 def clock(engine, monkeypatch) -> Clock:
     clock = Clock()
-    model = engine._forwards._model
+    model = inner_model(engine)
 
     def forward(tokens, cache):
         clock.now += 1.0
         return model(tokens, cache=cache)
 
-    engine._forwards._model = forward
+    put_model(engine, forward)
     return clock
 
 

@@ -30,6 +30,7 @@ from tests.engine.handover_rigs import (
     rest_of,
     steps_of,
 )
+from tests.engine.inside import row_of
 from tests.engine.rigs import prefill, tiny_engine
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ def test_another_process_goes_on_identically(kind, tmp_path):
                 engine.submit([seq])
                 paths.append(tmp_path / str(len(paths)))
                 save_snapshot(engine.snapshot(seq), paths[-1])
-                engine.collect(engine._ledger.row(seq).in_flight[0])
+                engine.collect(row_of(engine, seq).in_flight[0])
         expected.append(answers[-1])
     done = subprocess.run(
         [sys.executable, "-c", RESTORE_IN_ANOTHER_PROCESS, kind, *map(str, paths)],

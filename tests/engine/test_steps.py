@@ -9,6 +9,7 @@ from engine import guard
 from engine.errors import EvalFailed, InvalidParams
 from engine.kv.dense import DenseLayer
 from engine.kv.pool import ROW_BUCKETS, Pool
+from tests.engine.inside import build_steps_first, row_of
 from tests.engine.rigs import begun, cycle_engine, tiny_engine
 
 
@@ -68,7 +69,7 @@ def test_a_row_s_third_step_before_its_first_is_collected_is_refused_and_changes
 def test_no_step_goes_behind_one_whose_draw_waits_for_the_host():
     engine = cycle_engine()
     watched, beside = begun(engine, (3, 4), (5, 6))
-    engine._ledger.row(watched).hooks = NoHooks()
+    row_of(engine, watched).hooks = NoHooks()
     one, two = engine.submit([watched]), engine.submit([watched, beside])
     with pytest.raises(InvalidParams, match="must be collected first"):
         engine.submit([beside])
@@ -105,7 +106,7 @@ def _noting_dispatches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_step_behind_one_that_is_not_read_starts_at_once_or_with_the_flush(monkeypatch, holds):
     engine = cycle_engine()
-    engine._steps._holds = holds
+    build_steps_first(engine, holds)
     (seq,) = begun(engine, (3, 4))
     calls = _noting_dispatches(monkeypatch)
     first = engine.submit([seq])
@@ -123,7 +124,7 @@ def test_a_step_behind_one_that_is_not_read_starts_at_once_or_with_the_flush(mon
 
 def test_a_held_step_that_nobody_flushed_is_read_all_the_same():
     engine = cycle_engine()
-    engine._steps._holds = True
+    build_steps_first(engine, True)
     (seq,) = begun(engine, (3, 4))
     first, second = engine.submit([seq]), engine.submit([seq])
     assert [engine.collect(one)[0].token for one in (first, second)] == [6, 7]
@@ -131,7 +132,7 @@ def test_a_held_step_that_nobody_flushed_is_read_all_the_same():
 
 def test_the_next_submit_starts_a_held_step_before_it_builds_its_own(monkeypatch):
     engine = cycle_engine()
-    engine._steps._holds = True
+    build_steps_first(engine, True)
     (seq,) = begun(engine, (3, 4))
     calls = _noting_dispatches(monkeypatch)
     ticket = engine.submit([seq])
@@ -144,7 +145,7 @@ def test_the_next_submit_starts_a_held_step_before_it_builds_its_own(monkeypatch
 
 def test_a_held_step_whose_rows_are_gone_never_starts(monkeypatch):
     engine = cycle_engine()
-    engine._steps._holds = True
+    build_steps_first(engine, True)
     (seq,) = begun(engine, (3, 4))
     calls = _noting_dispatches(monkeypatch)
     first, _ = engine.submit([seq]), engine.submit([seq])
@@ -158,7 +159,7 @@ def test_a_held_step_whose_rows_are_gone_never_starts(monkeypatch):
 @pytest.mark.parametrize("ends", ["closed", "retired"])
 def test_a_step_in_flight_behind_the_end_of_a_row_keeps_no_kv(holds, ends):
     engine = tiny_engine()
-    engine._steps._holds = holds
+    build_steps_first(engine, holds)
     (seq,) = begun(engine, tuple(range(250)) * 2)  # the first plans and tables are made
     engine.close(seq)
     gc.collect()
@@ -177,7 +178,7 @@ def test_a_step_in_flight_behind_the_end_of_a_row_keeps_no_kv(holds, ends):
 
 def test_a_held_step_that_cannot_be_started_ends_its_rows_when_it_is_collected(monkeypatch):
     engine = cycle_engine()
-    engine._steps._holds = True
+    build_steps_first(engine, True)
     (seq,) = begun(engine, (3, 4))
     first, second = engine.submit([seq]), engine.submit([seq])
     assert engine.collect(first)[0].error is None

@@ -10,6 +10,7 @@ import pytest
 
 from engine.lookup.warm_up import every_width
 from mlxcel_cli.bench.measure import width_table
+from tests.engine.inside import storage_of
 from tests.engine.models.tiny import write_tiny
 from tests.engine.rigs import Watched, tiny_engine
 
@@ -91,4 +92,4 @@ def test_a_measured_row_is_cut_back_each_time():
     assert table.prompt_tokens == 20
     widths = [fed.shape[1] for fed in watched.fed[1:]]
     assert widths == [1, 1, 1, 1, 1, 2, 3, 4] * 3, "one turn is not counted"
-    assert not engine._storage.arrays()
+    assert not storage_of(engine).arrays()

@@ -6,6 +6,7 @@ from engine.errors import EvalFailed, RewindFailed
 from engine.events import Failed
 from engine.prompt_cache.key import CacheUse
 from tests.engine.handover_rigs import KINDS
+from tests.engine.inside import rows_of, storage_of
 from tests.engine.prompt_cache.cache_rigs import (
     SYSTEM,
     ask,
@@ -143,7 +144,7 @@ def test_a_prompt_cancelled_while_it_is_read_is_not_remembered(kind, tokenizer):
     server.scheduler.cancel("a")
     server.run()
     assert cache_of(server).stats().nbytes == 0
-    assert not server.engine._ledger.rows
+    assert not rows_of(server.engine)
 
 
 @each_kind
@@ -180,13 +181,13 @@ def test_a_row_that_cannot_be_rewound_is_not_remembered(kind, tokenizer, monkeyp
     told = server.submit("a", params(prompt(50), written=40))
     while not told.tokens:
         server.tick()
-    monkeypatch.setattr(server.engine._storage, "rewind", refuse)
+    monkeypatch.setattr(storage_of(server.engine), "rewind", refuse)
     server.scheduler.cancel("a")
     monkeypatch.undo()
     server.run()
     stats = cache_of(server).stats()
     assert (stats.nbytes, stats.counters.faults) == (0, 1)
-    assert not server.engine._ledger.rows
+    assert not rows_of(server.engine)
 
 
 @each_kind
@@ -198,7 +199,7 @@ def test_a_copy_that_fails_costs_nobody_an_answer(kind, tokenizer, monkeypatch):
     def fail(*args):
         raise EvalFailed("out of memory")
 
-    monkeypatch.setattr(server.engine._storage, "save", fail)
+    monkeypatch.setattr(storage_of(server.engine), "save", fail)
     told = ask(server, "a", prompt(50))
     assert told.done.finish == "length"
     assert len(neighbour.tokens) == 30
@@ -206,7 +207,7 @@ def test_a_copy_that_fails_costs_nobody_an_answer(kind, tokenizer, monkeypatch):
     assert cache_of(server).stats().counters.faults > 0
     monkeypatch.undo()
     assert ask(server, "b", prompt(50)).tokens == told.tokens
-    assert not server.engine._ledger.rows
+    assert not rows_of(server.engine)
 
 
 @each_kind
@@ -217,7 +218,7 @@ def test_kv_that_does_not_fit_is_forgone(kind, tokenizer, monkeypatch):
     def refuse(slot, snapshot):
         raise ValueError("another shape")
 
-    monkeypatch.setattr(server.engine._storage, "load", refuse)
+    monkeypatch.setattr(storage_of(server.engine), "load", refuse)
     again = ask(server, "b", prompt(50))
     assert again.done.usage.cached_tokens == 0
     assert again.tokens == first.tokens
@@ -233,7 +234,7 @@ def test_a_backend_that_fails_under_a_takeover_ends_that_request_alone(
     def fail(slot, snapshot):
         raise EvalFailed("the device fell over")
 
-    monkeypatch.setattr(server.engine._storage, "load", fail)
+    monkeypatch.setattr(storage_of(server.engine), "load", fail)
     assert isinstance(ask(server, "b", prompt(50)).last, Failed)
     monkeypatch.undo()
     assert cache_of(server).stats().nbytes == 0
@@ -252,7 +253,7 @@ def test_a_long_row_is_copied_run_by_run_between_the_steps_of_others(tokenizer):
             seen.append((cache_of(server).stats().tokens, len(neighbour.tokens)))
     assert [tokens for tokens, _ in seen[:2]] == [256, 291]
     assert neighbour.tokens == cold_tokens(server, prompt(8, 1), written=60)
-    assert not server.engine._ledger.rows
+    assert not rows_of(server.engine)
 
 
 def test_who_comes_while_a_row_is_copied_finds_all_of_it(tokenizer):

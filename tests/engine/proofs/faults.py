@@ -11,6 +11,7 @@ from engine.finish import FinishCause
 from engine.outcome import SeqId, StepOutcome
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import plan_prefill
+from tests.engine.inside import rows_of, storage_of
 from tests.engine.rigs import Watched, loaded, tiny_model
 
 ROWS = range(3)
@@ -160,7 +161,7 @@ def assert_only(victim: int, told: list[Told], others: list[Told], error: type[R
 
 def assert_usable(engine: Engine, kind: str) -> None:
     """Nothing is left, and the same slots serve the same schedule as a new engine's."""
-    assert not engine._ledger.rows
-    assert not engine._storage.arrays()
+    assert not rows_of(engine)
+    assert not storage_of(engine).arrays()
     assert Trio(engine).run() == calm(kind)
     assert engine.health.ok

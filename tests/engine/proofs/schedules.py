@@ -13,6 +13,7 @@ from engine.params import SamplingParams, SequenceParams
 from engine.prefill import PrefillPiece, plan_prefill
 from engine.sequence import Phase
 from engine.ticket import Ticket
+from tests.engine.inside import row_of, rows_of, storage_of
 
 VOCAB = 259
 NEAR_TIE = 1e-3
@@ -175,8 +176,8 @@ class Schedule:
             self.leave(tick)
             tick += 1
             assert tick < 500
-        assert not self.engine._ledger.rows
-        assert not self.engine._storage.arrays(), "an idle engine holds no KV"
+        assert not rows_of(self.engine)
+        assert not storage_of(self.engine).arrays(), "an idle engine holds no KV"
         return [row.written for row in self.rows]
 
     # -- what a client does in a tick
@@ -297,7 +298,7 @@ class Schedule:
 
     def record(self, row: Row) -> Any:
         assert row.seq is not None
-        return self.engine._ledger.rows[row.seq]
+        return row_of(self.engine, row.seq)
 
     def check(self) -> None:
         """The length law, for every open row."""
@@ -306,7 +307,7 @@ class Schedule:
             if phase is None:
                 continue
             record = self.record(row)
-            held = self.engine._storage.length(record.slot)
+            held = storage_of(self.engine).length(record.slot)
             if phase is Phase.PREFILL:
                 done = row.pieces[row.filled - 1].stop if row.filled else 0
                 assert held == done

@@ -12,6 +12,7 @@ from engine.engine import Engine
 from engine.models.reference import reference_logits
 from engine.outcome import SeqId
 from engine.params import SequenceParams
+from tests.engine.inside import row_of, storage_of
 from tests.engine.proofs.tiny_geometry import VOCAB
 from tests.engine.rigs import Watched, assert_length_law, loaded, prefill
 
@@ -61,7 +62,7 @@ class Row:
 
     @property
     def slot(self) -> int:
-        return self.engine._ledger.rows[self.seq].slot
+        return row_of(self.engine, self.seq).slot
 
     def compare(self, logits: mx.array, token: int | None) -> None:
         """The next step's logits and token against mlx-lm's; a near-tie ends the comparison."""
@@ -92,7 +93,7 @@ def step(rows: list[Row]) -> None:
     for i, row in enumerate(rows):
         outcome = outcomes[row.seq]
         assert outcome.error is None, outcome.error
-        if engine._storage.batches:
+        if storage_of(engine).batches:
             row.compare(watched.logits[-1][row.slot, -1], outcome.token)
         else:
             row.compare(watched.logits[i - len(rows)][0, -1], outcome.token)
@@ -143,7 +144,7 @@ def sweep(
     with judging():
         judges = [reference_logits(model, prompt, STEPS, chunk_tokens=CHUNK) for prompt in PROMPTS]
         mx.eval([logits for _, logits in judges])
-    report = Report(engine.choice.kind, engine._storage.batches)
+    report = Report(engine.choice.kind, storage_of(engine).batches)
 
     alone = Row(engine, watched, PROMPTS[0], judges[0])
     for _ in range(8):

@@ -14,6 +14,7 @@ from engine.errors import (
 from engine.finish import FinishCause
 from engine.health import FAILURES_ALLOWED
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import inner_model, row_of, storage_of
 from tests.engine.proofs.conftest import Device
 from tests.engine.proofs.faults import (
     KINDS,
@@ -63,14 +64,14 @@ def test_a_cut_that_fails_beats_the_finish_of_the_same_tick(
     if cause is FinishCause.STOP_SEQUENCE:
         changes["text"] = {victim: StopAfter(4)}
     trio = Trio(engine, **changes)
-    rewind = engine._storage.rewind
+    rewind = storage_of(engine).rewind
 
     def refused(slot: int, tokens: int) -> None:
-        if tokens and slot == engine._ledger.rows[trio.seqs[victim]].slot:
+        if tokens and slot == row_of(engine, trio.seqs[victim]).slot:
             raise RewindFailed("stuck")
         rewind(slot, tokens)
 
-    monkeypatch.setattr(engine._storage, "rewind", refused)
+    monkeypatch.setattr(storage_of(engine), "rewind", refused)
     assert_only(victim, trio.run(), others, RewindFailed)
     monkeypatch.undo()
     assert_usable(engine, kind)
@@ -114,7 +115,7 @@ def test_a_verify_round_that_fails_ends_its_row(
     for row in ROWS:
         seqs.append(engine.open(request(row), hooks=hooks if row == victim else None))
         prefill(engine, seqs[-1], chunk=4)
-    spoil_round(fault, model, monkeypatch, engine._storage)
+    spoil_round(fault, model, monkeypatch, storage_of(engine))
     device.fails = {fault}
     outcome = engine.verify(seqs[victim], [others[victim].tokens[1], 0, 0])
     assert isinstance(outcome.error, error)
@@ -176,7 +177,7 @@ def test_kv_that_is_no_number_never_reaches_the_next_row_of_its_slot(kind: str, 
     beside = engine.open(request(0, max_tokens=40))
     prefill(engine, beside)
     spoiled = engine.open(SequenceParams((1, 2, 3, 4, 5, 6, 7, 8, 9), max_tokens=40))
-    embed = engine._forwards._model.model.embed_tokens
+    embed = inner_model(engine).model.embed_tokens
     weight = embed.weight
     poisoned = weight.at[9].add(mx.nan)
     if read == "cancelled while filling":
@@ -189,13 +190,13 @@ def test_kv_that_is_no_number_never_reaches_the_next_row_of_its_slot(kind: str, 
     else:
         embed.weight = poisoned
         assert isinstance(prefill(engine, spoiled).error, NonFiniteLogits)
-    slot = engine._ledger.rows[spoiled].slot
+    slot = row_of(engine, spoiled).slot
     engine.close(spoiled)
     embed.weight = weight
     short = SequenceParams((77,), SamplingParams(temperature=0, seed=0), max_tokens=6)
     alone = run_alone(engine_of(family, context=64 if mask else 512), short).tokens
     seq = engine.open(short)
-    assert engine._ledger.rows[seq].slot == slot
+    assert row_of(engine, seq).slot == slot
     tokens = [prefill(engine, seq).token]
     for _ in range(5):
         tokens += [o.token for o in engine.step([seq, beside]) if o.seq == seq]
@@ -220,7 +221,7 @@ def test_an_end_token_leaves_nothing_of_the_step_behind_it():
     )
     prefill(engine, ending)
     engine.step([ending])
-    embed = engine._forwards._model.model.embed_tokens
+    embed = inner_model(engine).model.embed_tokens
     weight = embed.weight
     first = engine.submit([ending])
     embed.weight = weight.at[tokens[2]].add(mx.nan)

@@ -11,6 +11,7 @@ from engine.errors import (
     NonFiniteLogits,
 )
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import build_steps_first, row_of, storage_of
 from tests.engine.proofs.conftest import Device
 from tests.engine.proofs.faults import (
     KINDS,
@@ -118,7 +119,7 @@ def test_logits_that_are_not_numbers_end_their_row(kind: str, victim: int, nth: 
     def spoiled(call: int, logits: mx.array) -> mx.array:
         if not armed[0]:
             return logits
-        return logits.at[engine._ledger.rows[trio.seqs[victim]].slot].add(mx.nan)
+        return logits.at[row_of(engine, trio.seqs[victim]).slot].add(mx.nan)
 
     trio.before, model.spoils = arm, spoiled
     assert_only(victim, trio.run(), calm(kind), NonFiniteLogits)
@@ -133,7 +134,7 @@ def test_a_failed_step_ends_its_rows_once_and_the_engine_goes_on(
     kind: str, nth: int, where: str, holds: bool, device: Device
 ):
     engine, model = watched(kind)
-    engine._steps._holds = holds
+    build_steps_first(engine, holds)
     trio = Trio(engine)
     failures = [0]
     # The first step has none before it; a later one that is held starts in the next submit.
@@ -194,7 +195,7 @@ def test_kv_that_cannot_be_computed_ends_every_row_and_leaves_an_empty_engine(
     assert [outcome.token for outcome in engine.collect(ticket)] == calm(kind)[0].tokens[1:2]
     assert [type(outcome.error) for outcome in engine.step(seqs[:1])] == [EvalFailed]
     assert isinstance(prefill(engine, seqs[2]).error, EvalFailed)
-    assert not engine._storage.arrays()
+    assert not storage_of(engine).arrays()
     for seq in seqs:
         engine.close(seq)
     assert_usable(engine, kind)

@@ -11,6 +11,7 @@ from engine.lookup.rounds import Rounds
 from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SequenceParams, SpeculationParams
 from engine.text.row_text import RowText
+from tests.engine.inside import row_of, storage_of
 from tests.engine.lookup_rigs import (
     SPECULATION,
     Scripted,
@@ -201,7 +202,7 @@ def test_a_rewind_that_fails_beats_the_end_of_the_answer(monkeypatch):
         if tokens:
             raise RewindFailed("stuck")
 
-    monkeypatch.setattr(engine._storage, "rewind", stuck)
+    monkeypatch.setattr(storage_of(engine), "rewind", stuck)
     # Token 4 ends the answer, and the draft behind it must be cut off.
     seq = engine.open(params)
     prefill(engine, seq)
@@ -209,7 +210,7 @@ def test_a_rewind_that_fails_beats_the_end_of_the_answer(monkeypatch):
     assert isinstance(outcome.error, RewindFailed)
     assert [step.finish for step in outcome.steps] == [None] * 4
     assert [step.token for step in outcome.steps] == [2, 3, 4, None]
-    assert engine._ledger.row(seq).failed
+    assert row_of(engine, seq).failed
 
 
 def test_closing_at_every_point_leaves_an_engine_in_order():
@@ -226,7 +227,7 @@ def test_closing_at_every_point_leaves_an_engine_in_order():
             assert_length_law(engine, [seq])
         rounds.close()
         engine.close(seq)
-        assert not engine._storage.arrays()
+        assert not storage_of(engine).arrays()
 
 
 # -- pipelining

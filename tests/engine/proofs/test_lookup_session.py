@@ -8,6 +8,7 @@ from engine.lookup.reference import ReferenceText
 from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from engine.session import Answer, Session
+from tests.engine.inside import rows_of
 from tests.engine.rigs import Watched, cycle_engine, tiny_engine
 
 PROMPT = tuple(b"abcdefghabc")
@@ -81,7 +82,7 @@ def test_a_hybrid_model_is_refused_by_name_before_a_forward(tokenizer):
     with pytest.raises(InvalidParams, match="cannot drop rejected tokens"):
         answer(Session(engine))
     assert watched.calls == 0
-    assert not engine._ledger.rows, "the refused row is closed"
+    assert not rows_of(engine), "the refused row is closed"
     assert answer(Session(engine), speculation=None, max_tokens=3).usage.completion_tokens == 3
 
 

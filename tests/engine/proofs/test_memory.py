@@ -11,6 +11,7 @@ import pytest
 
 from engine.engine import Engine
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import layers_of, storage_of
 from tests.engine.rigs import loaded, prefill, tiny_model
 
 VOCAB, HEADS, WIDTH = 259, 4, 64
@@ -40,7 +41,7 @@ def test_a_step_allocates_vectors_a_mask_and_logits_and_no_kv(rows: int, ragged:
         later = engine.submit(seqs)
         engine.collect(ticket)
         ticket = later
-    kv_of_a_row = sum(array.nbytes for array in engine._storage.arrays()) / rows
+    kv_of_a_row = sum(array.nbytes for array in storage_of(engine).arrays()) / rows
     before = mx.get_active_memory()
     mx.reset_peak_memory()
     tracemalloc.start()
@@ -63,8 +64,8 @@ def test_a_step_allocates_vectors_a_mask_and_logits_and_no_kv(rows: int, ragged:
 
 def edges(engine: Engine) -> int:
     """Edges of the graph that hangs on what the engine keeps between steps."""
-    kept = list(engine._storage.arrays())
-    for layer in engine._storage._layers:
+    kept = list(storage_of(engine).arrays())
+    for layer in layers_of(engine):
         before = getattr(layer, "_before", {})
         kept += [array for way in before.values() for old in way for array in old]
     out = StringIO()

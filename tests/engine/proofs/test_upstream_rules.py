@@ -14,6 +14,7 @@ from engine.params import SamplingParams, SequenceParams
 from engine.sampling.plan import ChainPrograms, DrawPlan
 from engine.sampling.row_sampler import RowSampler
 from engine.session import Answer, Session
+from tests.engine.inside import layers_of
 from tests.engine.rigs import (
     Watched,
     byte_tokenizer,
@@ -122,7 +123,7 @@ def test_the_engine_bounds_the_context_whatever_caches_a_family_makes(family: st
 def test_no_layer_passes_for_a_quantized_cache():
     """mlx-lm#1322: attention takes the quantized path for any cache that has ``bits``."""
     for family in FAMILIES:
-        layers = tiny_engine(family)._storage._layers
+        layers = layers_of(tiny_engine(family))
         assert [layer for layer in layers if hasattr(layer, "bits")] == []
 
 

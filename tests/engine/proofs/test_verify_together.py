@@ -19,6 +19,7 @@ from engine.errors import InvalidParams, UnsupportedModel
 from engine.finish import FinishCause
 from engine.outcome import SeqId
 from engine.params import SamplingParams, SequenceParams
+from tests.engine.inside import forwards_of, row_of, storage_of
 from tests.engine.proofs.schedules import VOCAB, Request, near_tie
 from tests.engine.rigs import (
     Watched,
@@ -205,7 +206,7 @@ def test_steps_rounds_and_rows_that_come_and_go_mix_in_any_order(cycle, actions)
         assert_length_law(cycle, live)
     for seq in live:
         cycle.close(seq)
-    assert not cycle._storage.arrays()
+    assert not storage_of(cycle).arrays()
 
 
 def test_ends_inside_a_draft_are_each_rows_own():
@@ -262,20 +263,20 @@ def test_rows_that_are_not_in_the_round_are_untouched_to_the_bit(family):
         engine = tiny_engine(family, context=64)
         a, b, rider = begun(engine, (5, 6, 7), (1,), tuple(range(20)))
         reading = engine.open(SequenceParams(tuple(range(30, 50))))
-        half = engine._ledger.rows[reading]
-        logits = engine._forwards.of_row(half, half.ids[:9])
+        half = row_of(engine, reading)
+        logits = forwards_of(engine).of_row(half, half.ids[:9])
         mx.eval(logits)
         if busy:
             for _ in range(3):
                 engine.verify_together({a: (1, 2, 3, 4, 5, 6), b: ()})
         kept = [
-            np.array(array[engine._ledger.rows[seq].slot, :, :held])
+            np.array(array[row_of(engine, seq).slot, :, :held])
             for seq, held in ((rider, 20), (reading, 9))
-            for array in engine._storage.arrays()
+            for array in storage_of(engine).arrays()
         ]
         watched = Watched(engine)
         tokens = [engine.verify(rider, ()).steps[0].token for _ in range(5)]
-        rest = engine._forwards.of_row(half, half.ids[9:])
+        rest = forwards_of(engine).of_row(half, half.ids[9:])
         answers.append([*kept, *map(np.array, watched.logits), np.array(tokens), np.array(rest)])
     for one, two in zip(*answers, strict=True):
         np.testing.assert_array_equal(one, two)

@@ -12,6 +12,7 @@ from engine.errors import EvalFailed, HookFailed, NonFiniteLogits, RewindFailed
 from engine.finish import FinishCause
 from engine.outcome import SeqId, VerifyOutcome
 from engine.params import SequenceParams
+from tests.engine.inside import row_of, storage_of
 from tests.engine.rigs import Watched, assert_length_law, begun, cycle_engine, prefill
 
 DRAFTS = [(5, 6, 7), (), (5, 0, 0, 0)]
@@ -54,8 +55,8 @@ def round_of_three(
         seqs.append(engine.open(SequenceParams(ids), hooks=hooks if at == victim else None))
         prefill(engine, seqs[-1])
     hooks.armed = True
-    slot = engine._ledger.rows[seqs[victim]].slot
-    watched, storage = Watched(engine), engine._storage
+    slot = row_of(engine, seqs[victim]).slot
+    watched, storage = Watched(engine), storage_of(engine)
     if fault == "nan":
         watched.spoils = lambda call, logits: logits.at[slot].add(mx.nan)
     if fault == "rewind":
@@ -70,7 +71,7 @@ def round_of_three(
     outcomes = engine.verify_together(dict(zip(seqs, DRAFTS, strict=True)))
     monkeypatch.undo()
     kept = [
-        np.array(array[engine._ledger.rows[seq].slot, :, : engine.drafting.held_tokens(seq)])
+        np.array(array[row_of(engine, seq).slot, :, : engine.drafting.held_tokens(seq)])
         for at, seq in enumerate(seqs)
         for array in storage.arrays()
         if at != victim
@@ -145,7 +146,7 @@ def test_a_shared_forward_that_fails_ends_its_rows_once_and_the_engine_goes_on(f
 def test_a_row_that_was_lost_fails_in_order_and_the_others_are_verified():
     engine = cycle_engine()
     first, lost, last = begun(engine, *ROWS)
-    error = engine._ledger.row(lost).lost = EvalFailed("gone")
+    error = row_of(engine, lost).lost = EvalFailed("gone")
     outcomes = engine.verify_together({first: (5,), lost: (12,), last: ()})
     assert [outcome.seq for outcome in outcomes] == [first, lost, last]
     assert [outcome.error for outcome in outcomes] == [None, error, None]

@@ -11,6 +11,7 @@ from engine.params import LookupPolicy, SequenceParams, SpeculationParams
 from engine.scheduler.prompt_lookup import BatchLookup
 from engine.scheduler.settings import LookupSettings, SchedulerSettings
 from engine.scheduler.state import Limits
+from tests.engine.inside import rows_of
 from tests.engine.rigs import cycle_engine
 from tests.engine.scheduler.scheduler_rigs import Served
 
@@ -115,7 +116,7 @@ class Watch:
         return self._collect(ticket)
 
     def verify(self, drafts: Mapping[SeqId, Sequence[int]]) -> list[VerifyOutcome]:
-        assert not any(row.in_flight for row in self.engine._ledger.rows.values()), "I2"
+        assert not any(row.in_flight for row in rows_of(self.engine).values()), "I2"
         self.log.append("verify")
         self.rows.append(len(drafts))
         for seq, draft in drafts.items():

@@ -18,6 +18,7 @@ from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from engine.sequence import Phase
 from engine.session import Answer, Session, TextDelta
+from tests.engine.inside import rows_of, storage_of
 
 each_width = pytest.mark.parametrize("parallel", [1, 4])
 """``--no-batch`` is the same class with one slot."""
@@ -140,7 +141,7 @@ class Served:
     def _check(self) -> None:
         """The length law, slots and rows (S1)."""
         running = self.scheduler._rows
-        rows = self.engine._ledger.rows
+        rows = rows_of(self.engine)
         cache = self.scheduler._doors._cache
         copied = set() if cache is None else {donor.seq for donor in cache._donors}
         assert {job.seq for job in running.values()} == set(rows) - copied
@@ -149,7 +150,7 @@ class Served:
         for row in rows.values():
             assert len(row.in_flight) <= 1
             if row.phase is Phase.DECODE and row.lost is None:
-                held = self.engine._storage.length(row.slot)
+                held = storage_of(self.engine).length(row.slot)
                 ahead = sum(ticket.appended for ticket in row.in_flight)
                 assert held == row.prompt_tokens + row.written - 1 + ahead, row
 

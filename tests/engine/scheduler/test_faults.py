@@ -16,6 +16,7 @@ from engine.health import FAILURES_ALLOWED
 from engine.params import SamplingParams, SequenceParams
 from engine.scheduler import scheduler as scheduler_module
 from engine.scheduler.stats import SchedulerPhase
+from tests.engine.inside import row_of
 from tests.engine.rigs import Watched, cycle_engine, tiny_engine
 from tests.engine.scheduler.scheduler_rigs import Served, alone, each_width, mixed_requests
 
@@ -266,7 +267,7 @@ def test_a_text_side_that_raises_ends_its_row(tokenizer):
             raise UnicodeError("a faulty decoder")
 
     seq = served.scheduler._rows["bad"].seq
-    engine._ledger.rows[seq].text = Faulty()
+    row_of(engine, seq).text = Faulty()
     served.run()
     assert isinstance(bad.error, HookFailed)
     assert isinstance(good.last, Done)
