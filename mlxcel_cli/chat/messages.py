@@ -103,6 +103,11 @@ class Chat:
         return last if last is not None and last.role == ASSISTANT else None
 
     @property
+    def newest_answer(self) -> str | None:
+        """The text of the newest answer, wherever it stands."""
+        return next((one.text for one in reversed(self.messages) if one.role == ASSISTANT), None)
+
+    @property
     def new_tokens(self) -> tuple[int, ...]:
         """Of each answer, the prompt tokens that come after the text of the answer before it.
 

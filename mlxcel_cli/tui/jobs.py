@@ -1,16 +1,18 @@
-"""Waits for the engine on a thread and tells the screen: one load or answer at a time."""
+"""Waits for the engine on a thread and posts what it sends: one load or answer at a time."""
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from textual.message import Message
+from textual.widget import Widget
 
 from engine.errors import EngineError
-from mlxcel_cli.answers import AnswerRequest, ModelRequest
+from engine.models.progress import Progress
+from mlxcel_cli.answers import AnswerEvent, AnswerRequest, ModelReport, ModelRequest
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.engine_thread import Stream
-from mlxcel_cli.tui.messages import AnswerEvents, JobFailed, LoadEvents
 
 FRAME_S = 0.06
 """Between two looks for events: a screen need not be drawn for every token."""
@@ -18,42 +20,55 @@ FRAME_S = 0.06
 E = TypeVar("E")
 
 
-class Screen(Protocol):
-    """What is told, from any thread."""
+@dataclass
+class LoadEvents(Message, bubble=False):
+    """How far a load is; its report comes last."""
 
-    def post_message(self, message: Message) -> bool:
-        """Queue a message."""
+    job: int
+    events: tuple[Progress | ModelReport, ...]
 
-    def run_worker(self, work: Callable[[], None], *, thread: bool) -> Any:
-        """Run ``work`` on a thread; what it raises ends the app."""
+
+@dataclass
+class AnswerEvents(Message, bubble=False):
+    """What came of an answer since the last look."""
+
+    job: int
+    events: tuple[AnswerEvent, ...]
+
+
+@dataclass
+class JobFailed(Message, bubble=False):
+    """A load or an answer ended with an error."""
+
+    job: int
+    error: Exception
 
 
 class Jobs:
-    """Loads and answers; what a stopped one still tells carries an old number."""
+    """Loads and answers; events of one that was stopped carry an old number.
 
-    def __init__(self, answerer: Answerer, screen: Screen) -> None:
+    Args:
+        answerer: loads and answers.
+        owner: the widget that the messages are posted to.
+    """
+
+    def __init__(self, answerer: Answerer, owner: Widget) -> None:
         self._answerer = answerer
-        self._screen = screen
+        self._owner = owner
         self.current = 0
         """Number of the job whose events count."""
 
     def load(self, request: ModelRequest) -> None:
-        """Load a model; LoadEvents tell how it goes."""
+        """Load a model; LoadEvents say how it goes."""
         self.stop()
         job = self.current
-        stream = self._answerer.load(request)
-        self._watch(
-            stream, lambda burst: LoadEvents(job, burst), lambda error: JobFailed(job, error)
-        )
+        self._watch(self._answerer.load(request), lambda burst: LoadEvents(job, burst))
 
     def answer(self, request: AnswerRequest) -> None:
-        """Answer; AnswerEvents tell what comes."""
+        """Answer; AnswerEvents say what comes."""
         self.stop()
         job = self.current
-        stream = self._answerer.answer(request)
-        self._watch(
-            stream, lambda burst: AnswerEvents(job, burst), lambda error: JobFailed(job, error)
-        )
+        self._watch(self._answerer.answer(request), lambda burst: AnswerEvents(job, burst))
 
     def stop(self) -> None:
         """Cancel what runs."""
@@ -65,18 +80,16 @@ class Jobs:
         self.current += 1
         self._answerer.close()
 
-    def _watch(
-        self,
-        stream: Stream[E],
-        tell: Callable[[tuple[E, ...]], Message],
-        fail: Callable[[Exception], Message],
-    ) -> None:
+    def _watch(self, stream: Stream[E], message: Callable[[tuple[E, ...]], Message]) -> None:
+        job = self.current
+
         def wait() -> None:
             try:
                 for burst in stream.bursts():
-                    self._screen.post_message(tell(burst))
+                    self._owner.post_message(message(burst))
                     time.sleep(FRAME_S)
             except (EngineError, OSError, MemoryError) as error:
-                self._screen.post_message(fail(error))
+                self._owner.post_message(JobFailed(job, error))
 
-        self._screen.run_worker(wait, thread=True)
+        # What else it raises ends the app.
+        self._owner.run_worker(wait, thread=True)

@@ -94,15 +94,16 @@ def key_names(chosen: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def key_of(name: str, chosen: Mapping[str, str]) -> str:
     """The first key of an action, as a reader knows it."""
-    return key_text(_keys_of(name, chosen)[0])
+    return key_text(keys_of(name, chosen)[0])
 
 
-def letters_of(name: str, chosen: Mapping[str, str]) -> frozenset[str]:
+def characters_of(name: str, chosen: Mapping[str, str]) -> frozenset[str]:
     """The keys of an action that a prompt would take as text."""
-    return frozenset(key for key in _keys_of(name, chosen) if len(key) == 1)
+    return frozenset(key for key in keys_of(name, chosen) if len(key) == 1)
 
 
-def _keys_of(name: str, chosen: Mapping[str, str]) -> list[str]:
+def keys_of(name: str, chosen: Mapping[str, str]) -> list[str]:
+    """The keys of an action, as Textual names them."""
     key = next(one.key for one in ALL_KEYS if one.id == name)
     return [one.strip() for one in chosen.get(name, key).split(",")]
 

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 MOST_SHOWN = 12
 
 ALONE_S = 0.5
-"""How long a letter that is a key too has to stand alone in the prompt: with more it is text."""
+"""How long a character that is a key too has to stand alone in the prompt: with more it is text."""
 
 
-class Prompt(TextArea):
-    """Where a message is typed."""
+class PromptArea(TextArea):
+    """Where a message is typed.
+
+    Args:
+        continue_characters: gives the characters that continue the last answer, as long as it can
+            be continued.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = list(PROMPT_KEYS)
 
@@ -34,35 +39,35 @@ class Prompt(TextArea):
 
         text: str
 
-    class EditAsked(Message):
+    class EditRequested(Message):
         """The user wants to edit the last turn."""
 
-    class FollowAsked(Message):
+    class FollowRequested(Message):
         """The user wants to follow the answer again."""
 
-    class GoOnAsked(Message):
-        """The user wants the answer that was cut off to go on."""
+    class ContinueRequested(Message):
+        """The user wants the answer that was cut off to be continued."""
 
-    go_on_letters: Callable[[], frozenset[str]] = staticmethod(frozenset)
-    """The letters that go on with an answer, as long as one can go on."""
-
-    _alone: Timer | None = None
+    def __init__(self, continue_characters: Callable[[], frozenset[str]]) -> None:
+        super().__init__(id="prompt", show_line_numbers=False, soft_wrap=True)
+        self._continue_characters = continue_characters
+        self._alone: Timer | None = None
 
     async def _on_key(self, event: events.Key) -> None:
-        """Wait whether a letter that is a key too stays alone; the text area takes it in."""
+        """Wait whether a character that is a key too stays alone; the text area takes it in."""
         if self._alone is not None:
             self._alone.stop()
             self._alone = None
-        if not self.text and event.character in self.go_on_letters():
-            self._alone = self.set_timer(ALONE_S, self._go_on)
+        if not self.text and event.character in self._continue_characters():
+            self._alone = self.set_timer(ALONE_S, self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._alone = None
-        if self.text in self.go_on_letters():
+        if self.text in self._continue_characters():
             self.text = ""
-            self.post_message(self.GoOnAsked())
+            self.post_message(self.ContinueRequested())
 
-    # These keys are asked for before the text area sees them, so that letters typed just before
+    # These keys are handled before the text area sees them, so that characters typed just before
     # may still wait in its queue: the work queues up behind them.
 
     def action_send(self) -> None:
@@ -82,12 +87,12 @@ class Prompt(TextArea):
         if self.text:
             self.action_cursor_up()
         else:
-            self.post_message(self.EditAsked())
+            self.post_message(self.EditRequested())
 
     def action_end_or_follow(self) -> None:
         """Go to the end of the line; there already, follow the answer again."""
         if self.cursor_at_end_of_line:
-            self.post_message(self.FollowAsked())
+            self.post_message(self.FollowRequested())
         else:
             self.action_cursor_line_end()
 

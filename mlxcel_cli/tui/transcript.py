@@ -1,6 +1,7 @@
 """The conversation on the screen: a widget for each turn, following its end until one scrolls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from textual import events
 from textual.app import ComposeResult
@@ -13,10 +14,11 @@ from textual.widgets import Static
 from mlxcel_cli.chat.messages import USER, ChatMessage
 from mlxcel_cli.chat.stats import finish_note
 from mlxcel_cli.plain_text import visible
-from mlxcel_cli.tui.typing_watch import TypingWatch
+from mlxcel_cli.tui.keys import key_of
+from mlxcel_cli.tui.streaming import MarkdownWriter, TypingWatch
 
 MOST_TURNS = 16
-"""Turns that have widgets while the end is followed: each key and each piece of an answer lays out
+"""Turns that have widgets while the end is followed: each key and each delta of an answer lays out
 all of them anew."""
 
 SPARE_TURNS = 8
@@ -28,8 +30,39 @@ FOLD_CHARACTERS = 2000
 """How much of a user's turn is shown at first; one that goes little beyond is shown whole."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What to press, as the keys are."""
+
+    continue_answer: str = ""
+    """For an answer that was cut off; empty where none can be continued."""
+    earlier: str = ""
+    """For turns that are not shown."""
+    greeting: str = ""
+    """In a chat where nothing was said."""
+    unfold: str = ""
+    """For a message that is folded."""
+
+    @classmethod
+    def of(cls, keys: Mapping[str, str], *, is_remote: bool) -> "Hints":
+        """The hints for keys as the options file changes them.
+
+        Args:
+            keys: keys by their action.
+            is_remote: whether a server answers, which cannot continue an answer.
+        """
+        return cls(
+            "" if is_remote else f"press {key_of('continue', keys)} to continue",
+            f"{key_of('earlier', keys)} shows them",
+            f"Type a message, {key_of('send', keys)} sends it. @path attaches a file. "
+            f"{key_of('help', keys)} lists keys and commands, "
+            f"{key_of('palette', keys)} every action.",
+            f"{key_of('message', keys)} or a click",
+        )
+
+
 class UserTurn(Static):
-    """What the user said, letter by letter: never read as markup. A long one is folded.
+    """What the user said, verbatim: never read as markup. A long one is folded.
 
     Args:
         text: what was typed.
@@ -74,7 +107,7 @@ def folded(text: str, hint: str) -> str:
 
 
 class Note(Static):
-    """Something that is said beside the conversation."""
+    """A line or page that is no turn of the conversation."""
 
     def __init__(self, text: str, *, classes: str = "") -> None:
         super().__init__(visible(text), markup=False, classes=classes)
@@ -100,7 +133,7 @@ class AnswerTurn(Vertical):
         # The first screen shows no answer and need not wait for Markdown's parser.
         from textual.widgets import Collapsible
 
-        from mlxcel_cli.tui.answer_text import AnswerText, Pen
+        from mlxcel_cli.tui.answer_markdown import AnswerMarkdown
 
         super().__init__()
         self.message = message
@@ -108,10 +141,10 @@ class AnswerTurn(Vertical):
         self._continue_hint = continue_hint
         self._reasoning = Static("", markup=False, classes="reasoning")
         self._fold = Collapsible(self._reasoning, title="thinking", collapsed=True)
-        self._markdown = AnswerText("" if message is None else visible(message.text))
-        self._pen = Pen(self._markdown, typing or TypingWatch())
+        self._markdown = AnswerMarkdown("" if message is None else visible(message.text))
+        self._writer = MarkdownWriter(self._markdown, typing or TypingWatch())
         self._note = Note("", classes="finish")
-        self._thought = self._said = ""
+        self._thinking = self._shown_note = ""
 
     def compose(self) -> ComposeResult:
         """Fold, text and note."""
@@ -128,7 +161,7 @@ class AnswerTurn(Vertical):
 
     def write(self, text: str) -> None:
         """Add text of the answer."""
-        self._pen.write(visible(text))
+        self._writer.write(visible(text))
 
     def think(self, text: str, tokens: int) -> None:
         """Show the reasoning so far."""
@@ -136,22 +169,22 @@ class AnswerTurn(Vertical):
 
     def say(self, text: str) -> None:
         """Say under the answer what is going on."""
-        if text != self._said:
-            self._said = text
+        if text != self._shown_note:
+            self._shown_note = text
             self._note.update(visible(text))
             self._note.display = bool(text)
 
     async def end(self, message: ChatMessage) -> None:
         """Show the whole answer once more, as one document, and why it ended."""
         self.message = message
-        await self._pen.stop()
+        await self._writer.stop()
         await self._markdown.update(visible(message.text))
         self._show_thinking(message.reasoning, message.numbers.reasoning_tokens)
         self._show_end(message)
 
     def toggle_fold(self) -> bool:
         """Open or close the thinking; False where there is none."""
-        if not self._thought:
+        if not self._thinking:
             return False
         self._fold.collapsed = not self._fold.collapsed
         return True
@@ -159,7 +192,7 @@ class AnswerTurn(Vertical):
     def _show_thinking(self, text: str, tokens: int) -> None:
         if not text:
             return
-        self._thought = text
+        self._thinking = text
         self._fold.display = True
         self._fold.title = f"thinking · {tokens} tokens" if tokens else "thinking"
         self._reasoning.update(visible(text))
@@ -174,28 +207,32 @@ class AnswerTurn(Vertical):
 
 
 class Transcript(VerticalScroll, can_focus=True):
-    """Turns from old to new."""
+    """Turns from old to new.
+
+    Args:
+        hints: what to press.
+    """
 
     virtual_size = Reactive(Size(0, 0))
     """Here and in an answer it comes from a layout. Textual's own asks for another one with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: Hints) -> None:
         super().__init__(id="transcript")
+        self._hints = hints
         self._earlier: list[ChatMessage] = []
-        self._hints = Hints("", "", "", "")
         self._reaches_back = True
         """Whether coming to the top brings earlier turns."""
 
-    async def show(self, messages: Sequence[ChatMessage], hints: "Hints") -> None:
+    async def show(self, messages: Sequence[ChatMessage]) -> None:
         """Show a whole chat, its newest turns; `show_earlier` or scrolling brings the others."""
-        self._hints, self._earlier = hints, []
+        self._earlier = []
         await self.remove_children()
         self._earlier = list(messages[:-MOST_TURNS])
         await self._put(*self._widgets(messages[-MOST_TURNS:]))
         if self._earlier:
             await self._put(self._line(), before=0)
         if not messages:
-            await self._put(Note(hints.greeting, classes="greeting"))
+            await self._put(Note(self._hints.greeting, classes="greeting"))
         self.follow()
 
     async def show_earlier(self) -> bool:
@@ -249,7 +286,7 @@ class Transcript(VerticalScroll, can_focus=True):
         await self._put(self._line(), before=0)
 
     async def _put(self, *widgets: Widget, before: int | None = None) -> None:
-        """Mount widgets, unless the screen is going: something may still be told to it."""
+        """Mount widgets, unless the screen is being removed: messages may still come to it."""
         if self.is_attached:
             await self.mount(*widgets, before=before)
 
@@ -276,27 +313,10 @@ class Transcript(VerticalScroll, can_focus=True):
         return [
             UserTurn(one.text if one.shown is None else one.shown, self._hints.unfold)
             if one.role == USER
-            else AnswerTurn(one, self._hints.go_on)
+            else AnswerTurn(one, self._hints.continue_answer)
             for one in messages
         ]
 
     def _line(self) -> Note:
         text = f"{len(self._earlier)} earlier turns · {self._hints.earlier}"
         return Note(text, classes="earlier")
-
-
-class Hints:
-    """What to press, as the keys are.
-
-    Args:
-        go_on: for an answer that was cut off; empty where none can go on.
-        earlier: for turns that are not shown.
-        greeting: in a chat where nothing was said.
-        unfold: for a message that is folded.
-    """
-
-    def __init__(self, go_on: str, earlier: str, greeting: str, unfold: str) -> None:
-        self.go_on = go_on
-        self.earlier = earlier
-        self.greeting = greeting
-        self.unfold = unfold

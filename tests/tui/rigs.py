@@ -12,7 +12,9 @@ from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
 from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Done, ModelReport, Piece
 from mlxcel_cli.chat.answerer import Answerer
+from mlxcel_cli.chat.messages import Chat
 from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
+from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.chat_options import ChatOptions
 from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions, ModelOptions
@@ -121,7 +123,7 @@ async def ready(pilot: Pilot) -> None:
 
 async def settled(pilot: Pilot) -> None:
     """Until no answer is written and the screen is drawn."""
-    await until(pilot, lambda: pilot.app.session.model and not pilot.app.flow.is_answering)
+    await until(pilot, lambda: pilot.app.session.model and not pilot.app.conversation.is_answering)
     await pilot.pause(0.05)
 
 
@@ -167,3 +169,9 @@ def texts(app) -> list[str]:
 
 def notices(app) -> list[str]:
     return [notice.message for notice in app._notifications]
+
+
+def chat_in_file(app: ChatApp) -> Chat:
+    """The chat as its file has it."""
+    assert app.command_context.store is not None
+    return ChatStore(app.command_context.store.path).load(app.session.chat.id)

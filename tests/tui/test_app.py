@@ -1,5 +1,6 @@
 """The chat around its turns: saved chats, files, commands, keys, questions, themes."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,13 @@ def test_a_chat_is_deleted_from_the_list(chat):
     async def steps(pilot):
         await ready(pilot)
         await ask(pilot, "about bees")
-        await pilot.press("ctrl+o", "ctrl+d")
-        await until(pilot, lambda: pilot.app.store.chats() == [])
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Choose))
+        assert "about bees" in screen_lines(pilot.app)
+        await pilot.press("ctrl+d")
+        await until(pilot, lambda: pilot.app.command_context.store.chats() == [])
+        await pilot.pause()
+        assert "about bees" not in screen_lines(pilot.app)
         await pilot.press("escape")
 
     chat(ScriptedBackend(), steps)
@@ -225,10 +231,10 @@ def test_no_key_that_help_shows_does_nothing():
     bound = [one for one in ALL_KEYS if one.id]
     assert len({one.id for one in bound}) == len(bound)
     from mlxcel_cli.tui.app import ChatApp
-    from mlxcel_cli.tui.prompt import Prompt
+    from mlxcel_cli.tui.prompt import PromptArea
 
     for one in bound:
-        owners = (ChatApp, Prompt, Choose)
+        owners = (ChatApp, PromptArea, Choose)
         name = f"action_{one.action.removeprefix('app.').split('(')[0]}"
         assert any(hasattr(owner, name) for owner in owners), one.id
     assert all(one.id for one in ALL_KEYS)
@@ -304,7 +310,7 @@ def test_scrolling_to_the_top_brings_earlier_turns_and_keeps_in_view_what_is_the
     async def steps(pilot):
         await ready(pilot)
         await pilot.pause(0.1)
-        transcript = pilot.app.transcript
+        transcript = pilot.app.conversation.transcript
         newest = 100 - MOST_TURNS // 2
         for _ in range(3):
             transcript.scroll_page_up(animate=False)
@@ -338,10 +344,10 @@ def test_the_palette_s_questions_become_commands(chat, tmp_path):
         await ready(pilot)
         await ask(pilot, "hi")
         for question, typed in (
-            (app.questions.rename, "bees"),
-            (app.questions.system, "Be short."),
-            (app.questions.export, str(tmp_path / "out.md")),
-            (app.questions.setting, "top-k 3"),
+            (partial(app.action_ask, "rename"), "bees"),
+            (partial(app.action_ask, "system"), "Be short."),
+            (partial(app.action_ask, "export"), str(tmp_path / "out.md")),
+            (partial(app.action_ask, "setting"), "top-k 3"),
         ):
             question()
             await until(pilot, lambda: isinstance(app.screen, AskText))
@@ -365,7 +371,7 @@ def test_the_palette_offers_what_can_be_done_now(chat):
         assert "Copy answer" not in titles
         await ask(pilot, "hi")
         offers = {one.title: one for one in app.get_system_commands(app.screen)}
-        offers["Copy code block 1"].callback()
+        await offers["Copy code block 1"].callback()
         assert app.clipboard == "x = 1"
 
     chat(ScriptedBackend("```\nx = 1\n```"), steps)
@@ -378,7 +384,7 @@ def test_a_server_s_chat_offers_nothing_that_only_a_local_model_can(chat):
         assert "cut at 21 tokens" in screen_lines(pilot.app)
         assert "goes on" not in screen_lines(pilot.app)
         titles = {one.title for one in pilot.app.get_system_commands(pilot.app.screen)}
-        assert not {title for title in titles if title.startswith(("Prompt lookup", "Go on"))}
+        assert not {title for title in titles if title.startswith(("Prompt lookup", "Continue"))}
 
     backend = ScriptedBackend([Piece("x"), done("x", finish="length")])
     chat(backend, steps, is_remote=True)

@@ -9,6 +9,7 @@ from tests.tui.rigs import (
     Hold,
     ScriptedBackend,
     ask,
+    chat_in_file,
     done,
     notices,
     ready,
@@ -27,7 +28,7 @@ def test_a_file_of_chats_that_breaks_meanwhile_is_told_and_ends_nothing(chat):
         await ready(pilot)
         await say(pilot, "hi")
         await until(pilot, hold.reached.is_set)
-        pilot.app.store.path.write_bytes(b"no database" * 100)
+        pilot.app.command_context.store.path.write_bytes(b"no database" * 100)
         hold.go_on.set()
         await settled(pilot)
         assert texts(pilot.app) == ["hi", "Hello"]
@@ -51,7 +52,7 @@ def test_a_file_of_chats_that_another_program_holds_keeps_nobody_waiting(chat):
     async def steps(pilot):
         await ready(pilot)
         app = pilot.app
-        with held_elsewhere(app.store.path):
+        with held_elsewhere(app.command_context.store.path):
             await ask(pilot, "hi")
             await ask(pilot, "more")
             assert texts(app) == ["hi", "Hello", "more", "Again"]
@@ -61,7 +62,7 @@ def test_a_file_of_chats_that_another_program_holds_keeps_nobody_waiting(chat):
             assert any("saved once it can be" in notice for notice in notices(app))
             await pilot.press("escape")
         await until(pilot, lambda: any("saved now" in notice for notice in notices(app)))
-        assert ChatStore(app.store.path).load(app.session.chat.id) == app.session.chat
+        assert chat_in_file(app) == app.session.chat
 
     chat(backend, steps)
 

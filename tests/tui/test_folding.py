@@ -26,7 +26,7 @@ def test_a_long_message_is_folded_and_a_key_or_a_click_opens_it(chat):
         await pilot.press("f3")
         await pilot.pause()
         assert turn.size.height == 13
-        pilot.app.transcript.scroll_home(animate=False)
+        pilot.app.conversation.transcript.scroll_home(animate=False)
         await pilot.pause()
         await pilot.click(turn)
         await pilot.pause()

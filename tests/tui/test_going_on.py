@@ -34,7 +34,7 @@ def test_an_answer_that_was_cut_says_so_and_goes_on(chat, key, focus):
         await ask(pilot, "count")
         assert "cut at 21 tokens — press c to continue" in screen_lines(pilot.app)
         if focus == "transcript":
-            pilot.app.transcript.focus()
+            pilot.app.conversation.transcript.focus()
         await pilot.press(key)
         await until(pilot, lambda: texts(pilot.app) == ["count", "One two three"])
         await settled(pilot)
@@ -99,7 +99,7 @@ def test_an_answer_that_is_written_is_not_stopped_by_the_key_that_goes_on(chat):
         await ready(pilot)
         await say(pilot, "hi")
         await until(pilot, hold.reached.is_set)
-        pilot.app.transcript.focus()
+        pilot.app.conversation.transcript.focus()
         await pilot.press("c")
         await pilot.pause()
         assert pilot.app.session.is_answering
@@ -120,7 +120,7 @@ def test_what_waits_for_the_model_goes_on_with_the_cut_answer(chat):
         await say(pilot, "/model other")
         await until(pilot, hold.reached.is_set)
         await pilot.press("c")
-        await until(pilot, lambda: pilot.app.flow.waits)
+        await until(pilot, lambda: pilot.app.conversation.is_waiting)
         hold.go_on.set()
         await until(pilot, lambda: texts(pilot.app) == ["count", "One two three"])
 

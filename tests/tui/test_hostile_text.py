@@ -12,7 +12,17 @@ from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.tui.app import ChatApp
 from tests.cli.test_plain_text import HOSTILE, controls
-from tests.tui.rigs import REPORT, ScriptedBackend, ask, done, ready, say, screen_lines, settled
+from tests.tui.rigs import (
+    REPORT,
+    ScriptedBackend,
+    ask,
+    chat_in_file,
+    done,
+    ready,
+    say,
+    screen_lines,
+    settled,
+)
 
 CODE = f"text\n\n```{HOSTILE}\n{HOSTILE}code\n```\n\n| a{HOSTILE} | b |\n|---|---|\n| c | d |\n"
 
@@ -79,9 +89,8 @@ def test_in_dialogs_and_what_is_pasted_into_them(chat, environ, action):
 
     async def steps(pilot):
         await ready(pilot)
-        ask_for = pilot.app.questions
-        {"Rename chat": ask_for.rename, "System text": ask_for.system,
-         "Resume chat": ask_for.chats}[action]()  # fmt: skip
+        offers = {one.title: one for one in pilot.app.get_system_commands(pilot.app.screen)}
+        await offers[action].callback()
         await pilot.pause()
         shown(pilot.app)
         pilot.app.post_message(events.Paste(HOSTILE))
@@ -146,7 +155,7 @@ def test_an_answer_of_lone_surrogates_is_shown_and_saved(chat):
         shown(pilot.app)
 
     app = chat(ScriptedBackend("\ud83d and \udc00"), steps)
-    kept = ChatStore(app.store.path).load(app.session.chat.id)
+    kept = chat_in_file(app)
     assert kept.messages[-1].text == "\ufffd and \ufffd"
     assert kept.messages[-1] == replace(app.session.chat.messages[-1], text="\ufffd and \ufffd")
     assert isinstance(kept.messages[-1], ChatMessage)

@@ -14,7 +14,7 @@ def test_a_slip_in_a_model_s_name_leaves_the_one_that_is_loaded(chat):
         await say(pilot, "/model nope")
         await until(pilot, lambda: len(notices(pilot.app)) > 1)
         assert "try mlxcel models list" in notices(pilot.app)[-2]
-        assert f"goes on with {name}" in notices(pilot.app)[-1]
+        assert f"continues with {name}" in notices(pilot.app)[-1]
         await ask(pilot, "hi")
         assert "Hello" in screen_lines(pilot.app)
 

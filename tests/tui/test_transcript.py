@@ -2,11 +2,11 @@
 
 import asyncio
 
-from mlxcel_cli.tui.transcript import Note, Transcript
+from mlxcel_cli.tui.transcript import Hints, Note, Transcript
 
 
 def test_what_is_told_to_a_screen_that_is_gone_is_dropped():
     """SIGTERM may come between a message and its widgets."""
-    transcript = Transcript()
+    transcript = Transcript(Hints())
     asyncio.run(transcript._put(Note("late")))
     assert len(transcript.children) == 0

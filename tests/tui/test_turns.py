@@ -7,7 +7,6 @@ import pytest
 from engine.errors import EvalFailed, ModelNotFound
 from engine.models.progress import Progress
 from mlxcel_cli.answers import LookupRefused, Piece, PromptRead
-from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.tui.app import ChatApp
 from mlxcel_cli.tui.transcript import AnswerTurn, Transcript, UserTurn
 from tests.tui.rigs import (
@@ -15,6 +14,7 @@ from tests.tui.rigs import (
     Hold,
     ScriptedBackend,
     ask,
+    chat_in_file,
     done,
     notices,
     ready,
@@ -35,7 +35,7 @@ def test_a_message_is_answered_and_both_are_saved(chat):
         assert pilot.app.prompt.text == ""
 
     app = chat(ScriptedBackend("Hello"), steps)
-    assert ChatStore(app.store.path).load(app.session.chat.id) == app.session.chat
+    assert chat_in_file(app) == app.session.chat
 
 
 def test_the_first_screen_is_there_before_a_model_and_typing_too(chat):
@@ -84,7 +84,7 @@ def test_esc_while_it_waits_gives_the_message_back_and_the_load_goes_on(chat):
     async def steps(pilot):
         await until(pilot, hold.reached.is_set)
         await say(pilot, "hi")
-        await until(pilot, lambda: pilot.app.flow.waits)
+        await until(pilot, lambda: pilot.app.conversation.is_waiting)
         await pilot.press("escape")
         assert (pilot.app.prompt.text, texts(pilot.app)) == ("hi", [])
         hold.go_on.set()
@@ -391,4 +391,4 @@ def test_leaving_keeps_a_half_written_answer_and_exits_0(chat):
 
     app = chat(ScriptedBackend([Piece("Half", tokens=1), hold, done("never")]), steps)
     assert app.return_code == 0
-    assert ChatStore(app.store.path).load(app.session.chat.id).last_answer.text == "Half"
+    assert chat_in_file(app).last_answer.text == "Half"

@@ -9,8 +9,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from mlxcel_cli.tui.answer_blocks import BulletList, OrderedList, Paragraph
-from mlxcel_cli.tui.answer_text import AnswerText
+from mlxcel_cli.tui.answer_markdown import AnswerMarkdown, BulletList, OrderedList, Paragraph
 
 TEXTS = {
     "bullets": "Some *words*.\n\n- a\n- b `two`\n  - c in\n    more of c\n  - d\n\n  words\n- e\n",
@@ -72,13 +71,13 @@ def pieces_of(text: str, seed: int) -> list[str]:
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_came_in_pieces_looks_like_what_came_at_once(text, seed):
-    assert shape_of(AnswerText(""), pieces_of(text, seed)) == shape_of(Markdown(""), [text])
+    assert shape_of(AnswerMarkdown(""), pieces_of(text, seed)) == shape_of(Markdown(""), [text])
 
 
 @pytest.mark.parametrize(("kind", "mark"), [(BulletList, "-"), (OrderedList, "1.")])
 def test_a_list_keeps_its_items_while_it_grows(kind, mark):
     async def main():
-        app = TextApp(AnswerText(""))
+        app = TextApp(AnswerMarkdown(""))
         async with app.run_test(size=(40, 20)) as pilot:
             await app.text.append(f"{mark} one\n{mark} tw")
             await settled(pilot)
@@ -94,6 +93,6 @@ def test_a_list_keeps_its_items_while_it_grows(kind, mark):
 
 
 def test_numbers_are_made_room_for_when_one_gets_longer():
-    shown = shape_of(AnswerText(""), [f"{number}. x\n" for number in range(8, 11)])
+    shown = shape_of(AnswerMarkdown(""), [f"{number}. x\n" for number in range(8, 11)])
     rows = shown[3][0][3]
     assert [row[3][0][1] for row in rows] == ["  8. ", "  9. ", " 10. "]

@@ -1,25 +1,47 @@
-"""An answer's Markdown while it comes: what is written gives way to the user's keys."""
+"""How the text of an answer gets on the screen while it comes: the user's keys go first."""
 
 import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from textual.geometry import Size
-from textual.reactive import Reactive
-from textual.widgets import Markdown
+if TYPE_CHECKING:
+    from mlxcel_cli.tui.answer_markdown import AnswerMarkdown
 
-from mlxcel_cli.tui.answer_blocks import BLOCKS
-from mlxcel_cli.tui.typing_watch import TypingWatch
+SHOWN_S = 0.05
+"""How long a key may take to be shown."""
 
-
-class AnswerText(Markdown):
-    """The text of an answer while it comes and after."""
-
-    BLOCKS = BLOCKS
-
-    virtual_size = Reactive(Size(0, 0))
-    """Known from the layout, which need not be done again for it: nothing here scrolls."""
+MOST_DELAY_S = 0.15
+"""How long text is kept back at most, while one key follows another."""
 
 
-class Pen:
+class TypingWatch:
+    """Knows when a key came last, and how long to wait until it is shown.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._key_s = float("-inf")
+
+    def note_key(self) -> None:
+        """A key came."""
+        self._key_s = self._clock()
+
+    @property
+    def now_s(self) -> float:
+        """What the clock says."""
+        return self._clock()
+
+    def left_s(self, since_s: float) -> float:
+        """How long to keep back what has waited since then; 0 or less: no longer."""
+        until = min(self._key_s + SHOWN_S, since_s + MOST_DELAY_S)
+        return until - self._clock()
+
+
+class MarkdownWriter:
     """Adds to an answer's text what has come, as soon as no key is to be shown.
 
     Args:
@@ -27,7 +49,7 @@ class Pen:
         typing: knows when keys came.
     """
 
-    def __init__(self, text: AnswerText, typing: TypingWatch) -> None:
+    def __init__(self, text: "AnswerMarkdown", typing: TypingWatch) -> None:
         self._text = text
         self._typing = typing
         self._waiting = ""

@@ -1,7 +1,7 @@
-"""The blocks of an answer that grow where they stand while it comes, as paragraphs and lists do.
+"""An answer's Markdown: its blocks, paragraphs and lists among them, grow in place while it comes.
 
-Textual (8.2) asks for a layout, which goes through every widget of the chat, with every piece of a
-paragraph, and with every piece of a list it takes all of it away and puts a new one there.
+Textual (8.2) asks for a layout, which goes through every widget of the chat, with every addition to
+a paragraph, and with every addition to a list it removes the whole list and mounts a new one.
 """
 
 from textual.app import ComposeResult
@@ -92,13 +92,13 @@ class OrderedItem(MarkdownOrderedListItem, Growing):
     """What stands after a number."""
 
 
-class Row(Horizontal):
+class ItemRow(Horizontal):
     """A list's item and its mark."""
 
     virtual_size = Reactive(Size(0, 0))
 
 
-class Column(Vertical):
+class ItemColumn(Vertical):
     """What stands after a mark."""
 
     virtual_size = Reactive(Size(0, 0))
@@ -116,13 +116,13 @@ class GrowingList(Growing):
         """Its items, as long as it is not shown."""
         return [item for item in self.inner if isinstance(item, BulletItem | OrderedItem)]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ItemRow]:
         """Its items, to be shown."""
         rows = []
         for mark, item in zip(self.marks(), self.items, strict=True):
             bullet = MarkdownBullet()
             bullet.symbol = mark
-            rows.append(Row(bullet, Column(*item.inner)))
+            rows.append(ItemRow(bullet, ItemColumn(*item.inner)))
         return rows
 
     async def _update_from_block(self, block: MarkdownBlock) -> None:
@@ -213,3 +213,12 @@ BLOCKS = Markdown.BLOCKS | {
     "code_block": Fence,
 }
 """Which widget shows which block."""
+
+
+class AnswerMarkdown(Markdown):
+    """The text of an answer while it comes and after."""
+
+    BLOCKS = BLOCKS
+
+    virtual_size = Reactive(Size(0, 0))
+    """Known from the layout, which need not be done again for it: nothing here scrolls."""
