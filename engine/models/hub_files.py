@@ -1,5 +1,6 @@
 """Decides which files of a hub repository a model needs."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,6 +10,8 @@ from engine.errors import PullFailed
 from engine.models.catalog import gguf_quantization
 from engine.models.hub_name import HubName
 
+_ETAG = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""It becomes a file's name."""
 PARTIAL_SUFFIX = ".mlxcel-partial"
 
 # Besides weights: configs, the tokenizer in its several shapes, chat templates.
@@ -32,8 +35,12 @@ class HubFile:
     def from_sibling(cls, sibling: Any) -> "HubFile":
         """Return the file that the hub client describes; sizes the hub does not tell are 0."""
         large = sibling.lfs
-        etag = sibling.blob_id if large is None else large.sha256
-        return cls(sibling.rfilename, sibling.size or 0, etag or "")
+        etag = str(sibling.blob_id if large is None else large.sha256)
+        if _ETAG.fullmatch(etag) is None:
+            raise PullFailed(
+                f"{sibling.rfilename}: the hub gives {etag!r:.80} as its hash, which is none"
+            )
+        return cls(sibling.rfilename, sibling.size or 0, etag)
 
     def is_at(self, blobs: Path) -> bool:
         """Whether the whole file is among the blobs."""

@@ -26,7 +26,9 @@ def load_converted(folder: Path) -> tokenizers.Tokenizer:
             "tokenizer, is not installed: pip install transformers sentencepiece"
         ) from error
     try:
-        converted = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        converted = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
     except (ImportError, OSError, ValueError, KeyError, TypeError) as error:
         raise UnsupportedModel(
             f"{folder} has no tokenizer.json, and converting its tokenizer failed: {error}"

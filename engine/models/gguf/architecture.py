@@ -134,7 +134,7 @@ _CLASS_NAMES = {
 
 def _positive(metadata: Metadata, key: str) -> int:
     if metadata.is_array(key):
-        numbers = {int(number) for number in metadata.numbers(key)}
+        numbers = set(metadata.counts(key))
         if len(numbers) != 1:
             raise UnsupportedModel(f"{metadata.path}: {key} differs from layer to layer")
         value = numbers.pop()

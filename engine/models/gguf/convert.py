@@ -4,6 +4,7 @@ Memory holds one packed tensor and one piece of its output at a time; MLX is not
 """
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,10 +127,21 @@ def _write_tensors(
         for piece in array_data(file.path, tensor, file.read_rows(tensor), place, architecture)
     )
     total = sum(array.byte_count for array in arrays)
+    _check_space(path, total)
     done = 0
     for written in write_weights(path, arrays, pieces):
         done += written
         progress(Progress("converting", done, total))
+
+
+def _check_space(path: Path, needed_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(path.parent).free
+    if needed_bytes > free_bytes:
+        raise ModelFileError(
+            path.parent,
+            f"the converted model takes {needed_bytes / 2**30:.1f} GiB, "
+            f"and the disk has {free_bytes / 2**30:.1f} GiB left",
+        )
 
 
 def _number_formats(placed: Placed) -> Config:

@@ -72,6 +72,14 @@ class Metadata:
             raise self._wrong(key, "an array of numbers")
         return value
 
+    def counts(self, key: str) -> list[int]:
+        """The array of whole numbers, none negative, under ``key``."""
+        numbers = self.numbers(key)
+        counts: list[int] = numbers.tolist()
+        if not np.issubdtype(numbers.dtype, np.integer) or min(counts, default=0) < 0:
+            raise self._wrong(key, "an array of whole numbers")
+        return counts
+
     def is_array(self, key: str) -> bool:
         """Whether ``key`` holds an array."""
         return isinstance(self._values.get(key), tuple | np.ndarray)

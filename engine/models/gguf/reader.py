@@ -10,9 +10,10 @@ Source: the GGUF specification, ggml-org/ggml, docs/gguf.md (versions 2 and 3).
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -142,7 +143,15 @@ class _Header:
             if name in tensors:
                 raise self.wrong(f"tensor {name!r} is there twice")
             tensors[name] = self.placed(name, shape, type_id, start + offset)
+        self.check_overlaps(tensors)
         return metadata, tensors
+
+    def check_overlaps(self, tensors: Mapping[str, TensorInfo]) -> None:
+        """Bytes that many tensors share would be written once for each of them."""
+        in_order = sorted(tensors.values(), key=lambda tensor: tensor.start)
+        for before, after in pairwise(in_order):
+            if after.start < before.start + before.byte_count:
+                raise self.wrong(f"tensors {before.name!r} and {after.name!r} overlap")
 
     def check_magic(self) -> None:
         magic = self.take(min(4, self.byte_count))

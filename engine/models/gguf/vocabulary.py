@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,13 @@ _BOS_BY_DEFAULT = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken"))
 """Byte-level tokenizers that begin with BOS unless told otherwise."""
 
 
+MAX_TOKEN_CHARACTERS = 2048
+"""Of one entry; the longest of published vocabularies are runs of some hundred spaces."""
+MAX_MERGE_WORK = 200_000_000
+"""Most squared characters of all entries: merges are rebuilt from every cut of every entry. A
+vocabulary of 256,000 entries has 20 million."""
+
+
 def read_vocabulary(metadata: Metadata, vocab_size: int) -> Vocabulary:
     """The vocabulary in ``metadata``.
 
@@ -94,6 +102,7 @@ def read_vocabulary(metadata: Metadata, vocab_size: int) -> Vocabulary:
             metadata.path,
             f"'tokenizer.ggml.tokens' has {len(tokens)} entries, the embedding {vocab_size} rows",
         )
+    _check_lengths(tokens, metadata.path)
     kinds = np.full(len(tokens), TokenKind.NORMAL, np.int64)
     if "tokenizer.ggml.token_type" in metadata:
         kinds = _kinds(metadata, len(tokens))
@@ -120,6 +129,17 @@ def read_vocabulary(metadata: Metadata, vocab_size: int) -> Vocabulary:
         adds_eos=metadata.flag("tokenizer.ggml.add_eos_token", default=False),
         adds_space_prefix=metadata.flag("tokenizer.ggml.add_space_prefix", default=is_pieces),
     )
+
+
+def _check_lengths(tokens: tuple[str, ...], path: Path) -> None:
+    """Refuse what would make building the tokenizer take hours."""
+    longest = max(tokens, key=len)
+    if len(longest) > MAX_TOKEN_CHARACTERS:
+        raise ModelFileError(
+            path, f"'tokenizer.ggml.tokens' has an entry of {len(longest)} characters"
+        )
+    if sum(len(token) ** 2 for token in tokens) > MAX_MERGE_WORK:
+        raise ModelFileError(path, "'tokenizer.ggml.tokens' has too many long entries")
 
 
 def _style(metadata: Metadata) -> TokenizerStyle:

@@ -61,11 +61,11 @@ def test_a_model_split_into_parts_is_refused():
 
 def test_a_large_file_is_named_by_its_sha256_and_a_small_one_by_gits_hash():
     large = SimpleNamespace(
-        rfilename="w", size=9, blob_id="git", lfs=SimpleNamespace(sha256="sha", size=9)
+        rfilename="w", size=9, blob_id="1" * 40, lfs=SimpleNamespace(sha256="2" * 64, size=9)
     )
-    small = SimpleNamespace(rfilename="c", size=1, blob_id="git", lfs=None)
-    assert HubFile.from_sibling(large) == HubFile("w", 9, "sha")
-    assert HubFile.from_sibling(small) == HubFile("c", 1, "git")
+    small = SimpleNamespace(rfilename="c", size=1, blob_id="1" * 40, lfs=None)
+    assert HubFile.from_sibling(large) == HubFile("w", 9, "2" * 64)
+    assert HubFile.from_sibling(small) == HubFile("c", 1, "1" * 40)
 
 
 def test_a_blob_of_another_size_is_not_the_file(tmp_path):
@@ -74,3 +74,10 @@ def test_a_blob_of_another_size_is_not_the_file(tmp_path):
     assert not file.is_at(tmp_path)
     (tmp_path / "etag").write_bytes(b"abc")
     assert file.is_at(tmp_path)
+
+
+@pytest.mark.parametrize("etag", ["../../config.toml", "", "x" * 40, "A" * 40, "/etc/passwd"])
+def test_a_hash_that_is_none_never_becomes_a_path(etag):
+    sibling = SimpleNamespace(rfilename="config.json", size=2, lfs=None, blob_id=etag)
+    with pytest.raises(PullFailed, match=r"config\.json"):
+        HubFile.from_sibling(sibling)

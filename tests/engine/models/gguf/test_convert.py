@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -272,6 +273,7 @@ def run_conversion(source: Path, target: Path, before: str = "") -> subprocess.P
     code = f"""
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from engine.errors import EngineError
 from engine.models.gguf import convert
 from engine.models.progress import no_report as report
@@ -343,3 +345,15 @@ def test_a_full_disk_is_a_named_error_and_leaves_nothing(tmp_path):
     assert b"cannot be written: File too large" in message
     assert b"Traceback" not in message
     assert [path.name for path in target.parent.iterdir()] == [".out.lock"]
+
+
+def test_a_conversion_that_would_not_fit_the_disk_is_refused_before_it_writes(
+    tmp_path, monkeypatch
+):
+    source = tiny_gguf(tmp_path / "m.gguf", "llama")
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda _: SimpleNamespace(total=2**40, used=2**40 - 5, free=5)
+    )
+    with pytest.raises(ModelFileError, match=r"takes .* GiB, and the disk has 0\.0 GiB left"):
+        convert_gguf(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

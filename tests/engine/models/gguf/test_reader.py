@@ -224,3 +224,22 @@ def test_whatever_is_patched_only_an_engine_error_comes_out(tmp_path, patches):
         write_model(source, folder, identity="patched")
         # Names, texts and numbers may change and the file stay sound; its size may not explode.
         assert sum(path.stat().st_size for path in folder.iterdir()) < 10 * len(SMALL_MODEL)
+
+
+def test_tensors_that_overlap_are_refused(tmp_path):
+    data = gguf_bytes(VALUES, {"first": MATRIX, "second": MATRIX + 1})
+    entry = data.index(b"second") + len(b"second") + 4 + 2 * 8 + 4
+    data = data[:entry] + struct.pack("<Q", 0) + data[entry + 8 :]
+    with (
+        pytest.raises(ModelFileError, match="'first' and 'second' overlap"),
+        opened(tmp_path, data),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("count", [np.nan, np.inf, -1.0, 2.0])
+def test_a_count_that_is_no_whole_number_is_refused(tmp_path, count):
+    refused = pytest.raises(ModelFileError, match="'counts' is not an array of whole numbers")
+    data = gguf_bytes({"counts": [count, count]}, {"w": MATRIX})
+    with opened(tmp_path, data) as file, refused:
+        file.metadata.counts("counts")

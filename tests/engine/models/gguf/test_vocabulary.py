@@ -3,7 +3,11 @@ import pytest
 
 from engine.errors import ModelFileError, UnsupportedModel
 from engine.models.gguf.metadata import Metadata
-from engine.models.gguf.vocabulary import TokenizerStyle, read_vocabulary
+from engine.models.gguf.vocabulary import (
+    MAX_TOKEN_CHARACTERS,
+    TokenizerStyle,
+    read_vocabulary,
+)
 
 WORDS = {
     "tokenizer.ggml.model": "gpt2",
@@ -82,3 +86,18 @@ def test_more_entries_than_the_embedding_has_rows_are_an_error():
 def test_another_kind_of_tokenizer_is_refused_by_name():
     with pytest.raises(UnsupportedModel, match="'bert'"):
         vocabulary(WORDS | {"tokenizer.ggml.model": "bert"})
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pytest.param(["a" * (MAX_TOKEN_CHARACTERS + 1)], id="one very long entry"),
+        pytest.param(["a" * MAX_TOKEN_CHARACTERS] * 50, id="many long entries"),
+    ],
+)
+def test_entries_that_would_take_hours_to_rebuild_merges_from_are_refused(texts):
+    tokens = ["<unk>", "<s>", "</s>", *(f"{index}{text}" for index, text in enumerate(texts))]
+    tokens = [token[:MAX_TOKEN_CHARACTERS] if len(texts) > 1 else token for token in tokens]
+    values = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tuple(tokens)}
+    with pytest.raises(ModelFileError, match=r"tokenizer\.ggml\.tokens"):
+        vocabulary(values, vocab_size=len(tokens))
