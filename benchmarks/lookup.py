@@ -27,9 +27,9 @@ from engine.lookup.drafter import PromptLookup
 from engine.lookup.governor import FixedGovernor
 from engine.params import SpeculationParams
 from mlxcel_cli.answers import ModelRequest
-from mlxcel_cli.bench.measure import loaded_model, run_arm, turned, width_table
+from mlxcel_cli.bench.measure import loaded_model, run_variant, turned, width_table
 from mlxcel_cli.bench.report import lookup_lines, width_lines
-from mlxcel_cli.bench.results import ARMS, ArmRun, ArmSummary, summarise
+from mlxcel_cli.bench.results import VARIANTS, VariantRun, VariantSummary, summarise
 from mlxcel_cli.bench.tasks import TASKS, Task
 from mlxcel_cli.config import load_settings
 
@@ -43,12 +43,12 @@ VOCABULARY = 49_152
 
 
 def compared(
-    arms: tuple[str, ...], *, quantized: bool, repetitions: int, tokens: int | None
-) -> tuple[list[ArmRun], list[str]]:
-    """Every run of every arm, in turn, and the width table as lines."""
+    variants: tuple[str, ...], *, quantized: bool, repetitions: int, tokens: int | None
+) -> tuple[list[VariantRun], list[str]]:
+    """Every run of every variant, in turn, and the width table as lines."""
     settings = load_settings(os.environ, command="bench")
     request = ModelRequest(name="starter", settings=settings, quantized=quantized)
-    runs: list[ArmRun] = []
+    runs: list[VariantRun] = []
     with loaded_model(request, bool) as (ready, _, setup):
         print("\n".join((f"\n## {setup.model}", *setup.notes)), flush=True)
         tasks = TASKS[2:] if quantized else TASKS
@@ -56,15 +56,15 @@ def compared(
         widths = list(range(1, MAX_DRAFT + 2))
         repeats = 3 if quantized else 20
         table = width_table(ready.engine, ids, widths=widths, repeats=repeats)
-        for arm in arms:  # uncounted: kernels and caches, and auto measures the widths
-            run(ready, tasks[-1], arm, 0, 16)
+        for variant in variants:  # uncounted: kernels and caches, and auto measures the widths
+            run(ready, tasks[-1], variant, 0, 16)
         for repetition in range(repetitions):
             for task in tasks:
                 most = task.tokens if tokens is None else tokens
-                for arm in turned(arms, repetition):
-                    done = run(ready, task, arm, repetition, most)
+                for variant in turned(variants, repetition):
+                    done = run(ready, task, variant, repetition, most)
                     print(
-                        f"{repetition} {task.name}, {arm}: {done.tokens} tokens, "
+                        f"{repetition} {task.name}, {variant}: {done.tokens} tokens, "
                         f"{done.per_second:.2f}/s",
                         flush=True,
                     )
@@ -72,14 +72,14 @@ def compared(
     return runs, width_lines(table)
 
 
-def run(ready: "ReadyModel", task: Task, arm: str, repetition: int, tokens: int) -> ArmRun:
-    """One answer of one of our arms, or of mlx-lm."""
-    if arm == PEER:
+def run(ready: "ReadyModel", task: Task, variant: str, repetition: int, tokens: int) -> VariantRun:
+    """One answer of one of our variants, or of mlx-lm."""
+    if variant == PEER:
         return peer_run(ready, task, repetition, tokens)
-    return run_arm(ready, task, arm, repetition, tokens, MAX_DRAFT)
+    return run_variant(ready, task, variant, repetition, tokens, MAX_DRAFT)
 
 
-def peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> ArmRun:
+def peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> VariantRun:
     """mlx-lm's own loop and functions on the very same model object."""
     from engine.models.cpu_forms import stock_forms
 
@@ -87,7 +87,7 @@ def peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> A
         return _peer_run(ready, task, repetition, tokens)
 
 
-def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> ArmRun:
+def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> VariantRun:
     import mlx.core as mx
 
     from engine.models.mlxlm import import_generation
@@ -106,9 +106,9 @@ def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> 
         first = first if written else last
         written.append(int(token))
     whole_s = time.perf_counter() - started
-    return ArmRun(
+    return VariantRun(
         task=task.name,
-        arm=PEER,
+        variant=PEER,
         repetition=repetition,
         copies=task.copies,
         tokens=len(written),
@@ -118,16 +118,16 @@ def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> 
     )
 
 
-def over_peer(summaries: list[ArmSummary], runs: list[ArmRun]) -> Iterator[str]:
-    """Each arm's median ratio to the mlx-lm run beside it, on the tasks that copy."""
-    rates = {(one.task, one.arm, one.repetition): one.per_second for one in runs}
+def over_peer(summaries: list[VariantSummary], runs: list[VariantRun]) -> Iterator[str]:
+    """Each variant's median ratio to the mlx-lm run beside it, on the tasks that copy."""
+    rates = {(one.task, one.variant, one.repetition): one.per_second for one in runs}
     for one in summaries:
-        if one.copies and one.arm != PEER:
+        if one.copies and one.variant != PEER:
             ratios = [
-                rates[one.task, one.arm, turn] / rates[one.task, PEER, turn]
+                rates[one.task, one.variant, turn] / rates[one.task, PEER, turn]
                 for turn in sorted({run.repetition for run in runs})
             ]
-            yield f"{one.task}, {one.arm} over {PEER}: {median(ratios):.3f}"
+            yield f"{one.task}, {one.variant} over {PEER}: {median(ratios):.3f}"
 
 
 def index_figures(repeats: int = 7) -> list[str]:
@@ -169,15 +169,15 @@ def main() -> None:
     if options.only in (None, "index"):
         print("\n".join(index_figures()))
     if options.only in (None, "dense"):
-        arms = (*ARMS, PEER)
+        variants = (*VARIANTS, PEER)
         runs, widths = compared(
-            arms, quantized=False, repetitions=options.repetitions, tokens=options.tokens
+            variants, quantized=False, repetitions=options.repetitions, tokens=options.tokens
         )
         summaries = summarise(runs)
         print("\n".join(["", *widths, "", *lookup_lines(summaries), *over_peer(summaries, runs)]))
     if options.only in (None, "quantized"):
         runs, widths = compared(
-            (ARMS[0], "auto"),
+            (VARIANTS[0], "auto"),
             quantized=True,
             repetitions=options.repetitions,
             tokens=min(options.tokens or 48, 48),

@@ -1,4 +1,4 @@
-"""Measuring what a verify round costs on this device, and warming its kernels on the way.
+"""Measures what a verify round costs on this device, and warms its kernels on the way.
 
 A first forward at a new width may build kernels: a short answer once ran at 0.65 of its plain
 speed without a warm-up and at 1.07 with it. Each width is therefore run more than once, and its
@@ -57,18 +57,51 @@ def warm_up_verify_widths(
     Raises:
         RowError: a width failed; its appends were cut off first.
     """
+    steps, seconds = time_widths(engine, seq, widths, clock, runs=runs)
+    return WidthCosts.from_seconds(
+        {width: min(spent) for width, spent in seconds.items()},
+        step_seconds=min(steps),
+        max_width=max(widths),
+    )
+
+
+def time_widths(
+    engine: WidthEngine,
+    seq: SeqId,
+    widths: Sequence[int],
+    clock: Callable[[], float],
+    *,
+    runs: int,
+    report: Callable[[int], object] = bool,
+) -> tuple[list[float], dict[int, list[float]]]:
+    """Time plain steps and forwards of each width in turn; the row is as it was before.
+
+    Args:
+        engine: where the row lives.
+        seq: a row whose prompt is all there but its last token.
+        widths: tokens of a forward.
+        clock: seconds, monotonic.
+        runs: how often each is timed.
+        report: called with a run's index when it is done.
+
+    Returns:
+        Seconds of a pipelined one-token step, and by width of a forward, of each run.
+
+    Raises:
+        RowError: a width failed; its appends were cut off first.
+    """
     held = engine.held_tokens(seq)
-    seconds: dict[int, float] = {}
-    step_seconds = float("inf")
+    steps: list[float] = []
+    seconds: dict[int, list[float]] = {width: [] for width in widths}
     try:
-        for _ in range(runs):
-            step_seconds = min(step_seconds, _pipelined_step(engine, seq, clock))
+        for done in range(runs):
+            steps.append(_seconds(engine, seq, 1, clock, forwards=PLAIN_STEPS))
             for width in widths:
-                spent = _forward(engine, seq, width, clock)
-                seconds[width] = min(spent, seconds.get(width, spent))
+                seconds[width].append(_seconds(engine, seq, width, clock))
+            report(done)
     finally:
         engine.rewind(seq, engine.held_tokens(seq) - held)
-    return WidthCosts.from_seconds(seconds, step_seconds=step_seconds, max_width=max(widths))
+    return steps, seconds
 
 
 def every_width(max_draft: int) -> list[int]:
@@ -84,20 +117,13 @@ def few_widths(max_draft: int) -> list[int]:
     return sorted({width for width in powers if width < widest} | {widest})
 
 
-def _pipelined_step(engine: WidthEngine, seq: SeqId, clock: Callable[[], float]) -> float:
-    """Seconds of one plain step, each dispatched before the one before it is done."""
+def _seconds(
+    engine: WidthEngine, seq: SeqId, width: int, clock: Callable[[], float], *, forwards: int = 1
+) -> float:
+    """Seconds of one of ``forwards`` that follow one another; the last is waited for."""
     started = clock()
-    for step in range(PLAIN_STEPS):
-        engine.forward_width(seq, 1, wait=step == PLAIN_STEPS - 1)
+    for place in range(forwards):
+        engine.forward_width(seq, width, wait=place == forwards - 1)
     spent = clock() - started
-    engine.rewind(seq, PLAIN_STEPS)
-    return spent / PLAIN_STEPS
-
-
-def _forward(engine: WidthEngine, seq: SeqId, width: int, clock: Callable[[], float]) -> float:
-    """Seconds of one forward that is waited for and cut off again."""
-    started = clock()
-    engine.forward_width(seq, width, wait=True)
-    spent = clock() - started
-    engine.rewind(seq, width)
-    return spent
+    engine.rewind(seq, forwards * width)
+    return spent / forwards

@@ -3,15 +3,14 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from mlxcel_cli.bench.charts import Chart, png, text_bars
+from mlxcel_cli.bench.charts import Chart, text_bars
 from mlxcel_cli.bench.results import (
-    ARMS,
     PLAIN,
-    ArmRun,
-    ArmSummary,
+    VARIANTS,
     Setup,
+    VariantRun,
+    VariantSummary,
     WidthTable,
     copy_gain,
 )
@@ -24,7 +23,7 @@ def setup_object(setup: Setup) -> dict[str, object]:
 
 
 def width_object(table: WidthTable) -> dict[str, object]:
-    """The table as ``--json`` tells it."""
+    """The table for ``--json``."""
     return {
         "type": "widths",
         "prompt_tokens": table.prompt_tokens,
@@ -38,17 +37,19 @@ def width_object(table: WidthTable) -> dict[str, object]:
     }
 
 
-def run_object(run: ArmRun) -> dict[str, object]:
-    """One run as ``--json`` tells it."""
+def run_object(run: VariantRun) -> dict[str, object]:
+    """One run for ``--json``."""
     return {"type": "run", **asdict(run)}
 
 
-def summary_object(summaries: Sequence[ArmSummary]) -> dict[str, object]:
+def summary_object(summaries: Sequence[VariantSummary]) -> dict[str, object]:
     """The last line of ``--json``."""
     return {
         "type": "summary",
-        "arms": [asdict(one) for one in summaries],
-        "copy_gain": {arm: copy_gain(summaries, arm) for arm in ARMS if arm != PLAIN},
+        "variants": [asdict(one) for one in summaries],
+        "copy_gain": {
+            variant: copy_gain(summaries, variant) for variant in VARIANTS if variant != PLAIN
+        },
     }
 
 
@@ -65,21 +66,21 @@ def width_lines(table: WidthTable) -> list[str]:
     return lines
 
 
-def lookup_lines(summaries: Sequence[ArmSummary]) -> list[str]:
+def lookup_lines(summaries: Sequence[VariantSummary]) -> list[str]:
     """The table for people."""
     lines = [
-        f"{'task':<18}{'arm':<8}{'tok/s':>8}{'over plain':>12}{'drafted':>12}{'accepted':>12}"
+        f"{'task':<18}{'variant':<8}{'tok/s':>8}{'over plain':>12}{'drafted':>12}{'accepted':>12}"
         f"{'shadow':>8}{'differs at':>12}"
     ]
     for one in summaries:
         lines.append(
-            f"{one.task:<18}{one.arm:<8}{one.per_second:>8.2f}{one.over_plain:>12.3f}"
+            f"{one.task:<18}{one.variant:<8}{one.per_second:>8.2f}{one.over_plain:>12.3f}"
             + _counts(one)
         )
-    for arm in ARMS[1:]:
-        gain = copy_gain(summaries, arm)
+    for variant in VARIANTS[1:]:
+        gain = copy_gain(summaries, variant)
         if gain is not None:
-            lines.append(f"geometric mean of the tasks that copy, {arm}: {gain:.3f}")
+            lines.append(f"geometric mean of the tasks that copy, {variant}: {gain:.3f}")
     return lines
 
 
@@ -91,16 +92,7 @@ def show_chart(output: Output, chart: Chart) -> None:
             output.line(line)
 
 
-def write_plot(path: Path, charts: Sequence[Chart]) -> None:
-    """A PNG of the charts.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path.write_bytes(png(charts))
-
-
-def _counts(one: ArmSummary) -> str:
+def _counts(one: VariantSummary) -> str:
     stats = one.lookup
     if stats is None:
         return f"{one.tokens:>12} tokens"

@@ -10,7 +10,7 @@ from engine.lookup.stats import LookupStats
 from mlxcel_cli.bench.charts import Bar, Chart
 
 PLAIN = "plain"
-ARMS = (PLAIN, "graded", "gated", "auto")
+VARIANTS = (PLAIN, "graded", "gated", "auto")
 """Plain decoding, then prompt lookup's policies."""
 
 
@@ -49,11 +49,11 @@ class WidthTable:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmRun:
-    """One answer of one arm."""
+class VariantRun:
+    """One answer of one variant."""
 
     task: str
-    arm: str
+    variant: str
     repetition: int
     copies: bool
     tokens: int
@@ -66,16 +66,16 @@ class ArmRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmSummary:
-    """One arm on one task."""
+class VariantSummary:
+    """One variant on one task."""
 
     task: str
-    arm: str
+    variant: str
     copies: bool
     per_second: float
     """Median."""
     over_plain: float
-    """Median of the repetitions' ratios to the plain run beside them."""
+    """Median of the repetitions' ratios to the plain run of the same repetition."""
     tokens: int
     lookup: LookupStats | None
     """Of the first repetition; equal texts have equal counts, but for `auto`'s costs."""
@@ -83,12 +83,12 @@ class ArmSummary:
     """First character that is not plain decoding's; None: the same text."""
 
 
-def summarise(runs: Iterable[ArmRun]) -> list[ArmSummary]:
-    """One summary for each task and arm, in the order they came."""
-    by_arm: dict[tuple[str, str], list[ArmRun]] = {}
+def summarise(runs: Iterable[VariantRun]) -> list[VariantSummary]:
+    """One summary for each task and variant, in the order they came."""
+    by_variant: dict[tuple[str, str], list[VariantRun]] = {}
     for run in runs:
-        by_arm.setdefault((run.task, run.arm), []).append(run)
-    return [_summary(own, by_arm[own[0].task, PLAIN]) for own in by_arm.values()]
+        by_variant.setdefault((run.task, run.variant), []).append(run)
+    return [_summary(own, by_variant[own[0].task, PLAIN]) for own in by_variant.values()]
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
@@ -96,16 +96,18 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios))
 
 
-def copy_gain(summaries: Iterable[ArmSummary], arm: str) -> float | None:
-    """Geometric mean of an arm's ratios on the tasks that copy; None without one."""
-    ratios = [one.over_plain for one in summaries if one.arm == arm and one.copies]
+def copy_gain(summaries: Iterable[VariantSummary], variant: str) -> float | None:
+    """Geometric mean of a variant's ratios on the tasks that copy; None without one."""
+    ratios = [one.over_plain for one in summaries if one.variant == variant and one.copies]
     return geometric_mean(ratios) if ratios else None
 
 
-def lookup_chart(summaries: Iterable[ArmSummary]) -> Chart:
-    """Ratios to plain decoding, by task and arm."""
+def lookup_chart(summaries: Iterable[VariantSummary]) -> Chart:
+    """Ratios to plain decoding, by task and variant."""
     bars = tuple(
-        Bar(f"{one.task}, {one.arm}", one.over_plain) for one in summaries if one.arm != PLAIN
+        Bar(f"{one.task}, {one.variant}", one.over_plain)
+        for one in summaries
+        if one.variant != PLAIN
     )
     return Chart("Speed of prompt lookup over plain decoding", bars, mark=1.0)
 
@@ -120,16 +122,16 @@ def first_difference(text: str, plain: str) -> int | None:
     )
 
 
-def _summary(own: Sequence[ArmRun], plain: Sequence[ArmRun]) -> ArmSummary:
+def _summary(own: Sequence[VariantRun], plain: Sequence[VariantRun]) -> VariantSummary:
     first = own[0]
     ratios = [
-        run.per_second / beside.per_second
-        for run, beside in zip(own, plain, strict=True)
-        if beside.per_second
+        run.per_second / baseline.per_second
+        for run, baseline in zip(own, plain, strict=True)
+        if baseline.per_second
     ]
-    return ArmSummary(
+    return VariantSummary(
         task=first.task,
-        arm=first.arm,
+        variant=first.variant,
         copies=first.copies,
         per_second=median(run.per_second for run in own),
         over_plain=median(ratios) if ratios else 1.0,

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.errors import InvalidParams
 from engine.models.progress import Progress
 from engine.params import SpeculationParams
-from mlxcel_cli.bench.charts import Chart
+from mlxcel_cli.bench.charts import Chart, svg
 from mlxcel_cli.bench.measure import (
     BenchEvent,
     LookupPlan,
@@ -24,9 +24,8 @@ from mlxcel_cli.bench.report import (
     summary_object,
     width_lines,
     width_object,
-    write_plot,
 )
-from mlxcel_cli.bench.results import ArmRun, Setup, WidthTable, lookup_chart, summarise
+from mlxcel_cli.bench.results import Setup, VariantRun, WidthTable, lookup_chart, summarise
 from mlxcel_cli.config import load_settings
 from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.engine_thread import Emit, EngineThread
@@ -56,7 +55,7 @@ def bench_widths(options: BenchOptions) -> None:
     """Measure and show verify widths.
 
     Raises:
-        EngineError, OSError: for the program's door to tell.
+        EngineError, OSError: for the program's entry point to report.
     """
     bench = _Bench(options)
     plan = WidthsPlan(
@@ -71,15 +70,15 @@ def bench_lookup(options: BenchOptions, *, tokens: int | None) -> None:
     """Measure and show prompt lookup against plain decoding.
 
     Raises:
-        EngineError, OSError: for the program's door to tell.
+        EngineError, OSError: for the program's entry point to report.
     """
     bench = _Bench(options)
     repetitions = _positive("--repeats", options.repeats, DEFAULT_REPETITIONS)
     _positive("--max-tokens", tokens, 2, least=2)
-    runs: list[ArmRun] = []
+    runs: list[VariantRun] = []
     plan = LookupPlan(bench.model, repetitions, tokens, bench.max_draft)
     for event in bench.events(lambda emit: measured_lookup(plan, emit)):
-        if isinstance(event, ArmRun):
+        if isinstance(event, VariantRun):
             runs.append(event)
             bench.note_run(event, repetitions)
     summaries = summarise(runs)
@@ -101,13 +100,13 @@ class _Bench:
             SpeculationParams(max_draft=self.max_draft)
         except InvalidParams as error:
             raise InvalidParams("--max-draft", error.problem) from None
-        if options.plot is not None and not options.plot.absolute().parent.is_dir():
-            raise InvalidParams("--plot", f"there is no folder {options.plot.parent}")
+        if options.plot is not None:
+            _check_plot(options.plot)
 
     def events(
         self, make: Callable[[Emit[BenchEvent]], Iterator[BenchEvent]]
     ) -> Iterator[BenchEvent]:
-        """What the engine thread tells, without what is shown here."""
+        """What the engine thread sends, but for what is shown here."""
         with EngineThread() as thread, thread.stream(make) as events:
             for event in events:
                 if isinstance(event, Progress):
@@ -119,13 +118,13 @@ class _Bench:
                 else:
                     yield event
 
-    def note_run(self, run: ArmRun, repetitions: int) -> None:
+    def note_run(self, run: VariantRun, repetitions: int) -> None:
         """One run, as it is done."""
         if self._options.json:
             self.output.json_line(run_object(run))
             return
         turn = f"{run.repetition + 1} of {repetitions}"
-        self.output.progress(f"{turn}: {run.task}, {run.arm}: {run.per_second:.1f} tokens/s")
+        self.output.progress(f"{turn}: {run.task}, {run.variant}: {run.per_second:.1f} tokens/s")
 
     def show(self, as_object: dict[str, object], lines: list[str], chart: Chart) -> None:
         """The result in the form that was asked for."""
@@ -137,7 +136,7 @@ class _Bench:
                 self.output.line(line)
             show_chart(self.output, chart)
         if self._options.plot is not None:
-            write_plot(self._options.plot, [chart])
+            self._options.plot.write_text(svg(chart), encoding="utf-8")
 
     def _introduce(self, setup: Setup) -> None:
         for warning in setup.warnings:
@@ -146,6 +145,13 @@ class _Bench:
             self.output.json_line(setup_object(setup))
         else:
             self.output.line(f"{setup.model} on {setup.device}; {'; '.join(setup.notes)}")
+
+
+def _check_plot(plot: Path) -> None:
+    if plot.suffix.lower() != ".svg":
+        raise InvalidParams("--plot", f"writes SVG: name a file that ends in .svg, not {plot.name}")
+    if not plot.absolute().parent.is_dir():
+        raise InvalidParams("--plot", f"there is no folder {plot.parent}")
 
 
 def _positive(option: str, value: int | None, default: int, *, least: int = 1) -> int:

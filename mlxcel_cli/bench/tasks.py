@@ -1,7 +1,7 @@
 """The five tasks on which prompt lookup is compared with plain decoding.
 
 Three copy what is in the context, as edits and extracts do; two write freely. They are raw texts
-to go on with, so that base models and small ones can do them too. Free prose is drawn at a
+to continue, so that base models and small ones can do them too. Free prose is drawn at a
 temperature, because a small model that always takes its best token soon repeats itself.
 """
 

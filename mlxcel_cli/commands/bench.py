@@ -13,20 +13,19 @@ WIDTH_EXAMPLES = """
 Examples:
   mlxcel bench verify-width
   mlxcel bench verify-width ./my-model --max-draft 15 --json
-  mlxcel bench verify-width --plot widths.png
+  mlxcel bench verify-width --plot widths.svg
 
 What prompt lookup's policy auto knows about this machine is what this command measured last, else
-what the first answer with --prompt-lookup measured in passing.
+what the first answer with --prompt-lookup measured.
 """
 
 LOOKUP_EXAMPLES = """
 Examples:
   mlxcel bench lookup
   mlxcel bench lookup ./my-model -n 200 --repeats 5
-  mlxcel bench lookup --json --plot lookup.png | jq 'select(.type == "summary")'
+  mlxcel bench lookup --json --plot lookup.svg | jq 'select(.type == "summary")'
 
-The tasks are texts to go on with, three to copy with edits, two to write freely. What the columns
-mean: docs/prompt-lookup.md.
+Three tasks copy a text with edits, two write freely. What the columns mean: docs/prompt-lookup.md.
 """
 
 MEASUREMENT = "Measurement"
@@ -57,7 +56,7 @@ Plot = Annotated[
     Path | None,
     typer.Option(
         "--plot", metavar="FILE", rich_help_panel=MEASUREMENT,
-        help="Write the figures as bars to a PNG file.",
+        help="Write the figures as bars to an SVG file.",
     ),
 ]  # fmt: skip
 
@@ -74,7 +73,7 @@ def verify_width(  # noqa: PLR0913 - one parameter an option
     config: Config = None,
 ) -> None:
     """Measure what a forward over several tokens costs, in one-token steps."""
-    # Behind the door stands what --help must not pay for.
+    # Imported here: --help must not load the engine.
     from mlxcel_cli.bench.run import BenchOptions, bench_widths
 
     bench_widths(

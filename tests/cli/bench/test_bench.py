@@ -35,14 +35,14 @@ def bench(model, monkeypatch, tmp_path):
 
 
 def test_widths_are_measured_told_drawn_and_kept(bench, model, tmp_path):
-    plot = tmp_path / "widths.png"
+    plot = tmp_path / "widths.svg"
     done = bench("verify-width", str(model), "--repeats", "2", "--json", "--plot", str(plot))
     assert done.returncode == 0, done.stderr
     setup, table = (json.loads(line) for line in done.stdout.splitlines())
     assert (setup["type"], setup["device"], table["type"]) == ("setup", "cpu", "widths")
     assert [row["width"] for row in table["widths"]] == list(range(1, 9))
     assert table["step_ms"] > 0
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert ">width 8</text>" in plot.read_text()
     kept = json.loads(Path(table["kept_in"]).read_text())
     assert len(kept["costs"]) == 8
     Path(table["kept_in"]).write_text("broken")
@@ -50,14 +50,14 @@ def test_widths_are_measured_told_drawn_and_kept(bench, model, tmp_path):
     assert len(json.loads(Path(table["kept_in"]).read_text())["costs"]) == 8
 
 
-def test_the_arms_are_run_in_turn_and_write_the_same_text(bench, model):
+def test_the_variants_are_run_in_turn_and_write_the_same_text(bench, model):
     done = bench("lookup", str(model), "-n", "12", "--repeats", "1", "--json")
     assert done.returncode == 0, done.stderr
     setup, *runs, summary = (json.loads(line) for line in done.stdout.splitlines())
     assert (setup["type"], summary["type"]) == ("setup", "summary")
-    assert [run["arm"] for run in runs] == ["plain", "graded", "gated", "auto"] * 5
+    assert [run["variant"] for run in runs] == ["plain", "graded", "gated", "auto"] * 5
     assert max(run["tokens"] for run in runs) == 12
-    assert [arm["differs_at"] for arm in summary["arms"]] == [None] * 20
+    assert [variant["differs_at"] for variant in summary["variants"]] == [None] * 20
 
 
 def test_the_table_is_for_people(bench, model):
@@ -74,7 +74,8 @@ def test_the_table_is_for_people(bench, model):
         (("verify-width", "--max-draft", "65"), "--max-draft: must be from 1 to 64"),
         (("lookup", "-n", "1"), "--max-tokens: must be 2 or more"),
         (("lookup", "a", "-m", "b"), "--model: the model is named twice"),
-        (("lookup", "--plot", "no/such/folder/a.png"), "--plot: there is no folder"),
+        (("lookup", "--plot", "no/such/folder/a.svg"), "--plot: there is no folder"),
+        (("lookup", "--plot", "a.png"), "--plot: writes SVG: name a file that ends in .svg"),
     ],
     ids=str,
 )
@@ -91,5 +92,5 @@ def test_a_measured_row_is_cut_back_each_time():
     assert [width for width, _ in table.seconds] == [1, 2, 3, 4]
     assert table.prompt_tokens == 20
     widths = [fed.shape[1] for fed in watched.fed[1:]]
-    assert widths == [1, 1, 1, 1, 1, 2, 3, 4] * 3, "one turn is not counted"
+    assert widths == [1, 1, 1, 1, 2, 3, 4] * 3, "one turn is not counted"
     assert not storage_of(engine).arrays()

@@ -5,7 +5,7 @@ import pytest
 from engine.lookup.stats import LookupStats
 from mlxcel_cli.bench.report import lookup_lines, summary_object, width_lines, width_object
 from mlxcel_cli.bench.results import (
-    ArmRun,
+    VariantRun,
     WidthTable,
     copy_gain,
     first_difference,
@@ -18,9 +18,11 @@ from mlxcel_cli.bench.tasks import TASKS
 TABLE = WidthTable(300, 40, 0.02, ((1, 0.022), (2, 0.03), (8, 0.05)))
 
 
-def run(task: str, arm: str, repetition: int, rate: float, *, copies=True, text="abc") -> ArmRun:
-    stats = None if arm == "plain" else LookupStats(rounds=9, drafted_rounds=3, proposed=8)
-    return ArmRun(task, arm, repetition, copies, 9, rate, rate / 2, text, stats)
+def run(
+    task: str, variant: str, repetition: int, rate: float, *, copies=True, text="abc"
+) -> VariantRun:
+    stats = None if variant == "plain" else LookupStats(rounds=9, drafted_rounds=3, proposed=8)
+    return VariantRun(task, variant, repetition, copies, 9, rate, rate / 2, text, stats)
 
 
 RUNS = [
@@ -35,7 +37,7 @@ RUNS = [
 
 def test_ratios_are_of_the_runs_beside_one_another():
     edit = summarise(RUNS)[1]
-    assert (edit.arm, edit.per_second, edit.over_plain) == ("auto", 20, 3.0)
+    assert (edit.variant, edit.per_second, edit.over_plain) == ("auto", 20, 3.0)
 
 
 def test_the_gain_is_the_geometric_mean_of_the_tasks_that_copy():
