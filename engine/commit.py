@@ -7,13 +7,13 @@ stops and which text is shown.
 from engine.errors import HookFailed, NonFiniteLogits, RowError
 from engine.finish import FinishCause, finish_after_push
 from engine.outcome import StepOutcome, TokenLogprobs
-from engine.sequence import HOOK_ERRORS, Phase, Sequence
+from engine.rows import HOOK_ERRORS, Phase, Row
 
 NOT_FINITE = -1
 """What a step reports instead of a token when the row's logits were unusable."""
 
 
-def commit(row: Sequence, token: int, logprobs: TokenLogprobs | None = None) -> StepOutcome:
+def commit(row: Row, token: int, logprobs: TokenLogprobs | None = None) -> StepOutcome:
     """Append ``token`` to the row, or end it.
 
     An end token is not appended. The token that trips the repetition loop is, but its text is
@@ -42,14 +42,14 @@ def commit(row: Sequence, token: int, logprobs: TokenLogprobs | None = None) -> 
     return StepOutcome(row.seq, token, text, cause, logprobs=logprobs)
 
 
-def fail(row: Sequence, error: RowError) -> StepOutcome:
+def fail(row: Row, error: RowError) -> StepOutcome:
     """End the row with ``error``; what it wrote before stays."""
     row.phase = Phase.FINISHED
     row.failed = True
     return StepOutcome(row.seq, None, error=error)
 
 
-def _cause(row: Sequence, token: int) -> FinishCause | None:
+def _cause(row: Row, token: int) -> FinishCause | None:
     stopped = row.text is not None and row.text.push(token)
     return finish_after_push(
         ids=row.ids,
@@ -60,7 +60,7 @@ def _cause(row: Sequence, token: int) -> FinishCause | None:
     )
 
 
-def _closing_text(row: Sequence) -> str:
+def _closing_text(row: Row) -> str:
     if row.text is None:
         return ""
     row.text.flush()

@@ -1,7 +1,6 @@
 """The engine's side of drafted decoding: what a verify round and its warm-up do to rows."""
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Ids
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -12,12 +11,12 @@ from engine.errors import EvalFailed, RowError, UnsupportedModel
 from engine.finish import verify_room
 from engine.forwards import Forwards, readable
 from engine.kv.storage import Storage
-from engine.ledger import Ledger
+from engine.ledger import RowTable
 from engine.lookup.eligibility import RequestFacts
 from engine.lookup.verify_round import verify_round
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
+from engine.rows import Phase
 from engine.sampling.plan import DrawReading
-from engine.sequence import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,16 @@ class Drafting:
     """Forwards of several tokens a row, and cutting them off again.
 
     Args:
-        ledger: the rows.
+        table: the rows.
         storage: where their KV lives.
         forwards: runs the model.
         context_tokens: most tokens a row may hold.
     """
 
     def __init__(
-        self, ledger: Ledger, storage: Storage, forwards: Forwards, context_tokens: int
+        self, table: RowTable, storage: Storage, forwards: Forwards, context_tokens: int
     ) -> None:
-        self._ledger = ledger
+        self._table = table
         self._storage = storage
         self._forwards = forwards
         self._context_tokens = context_tokens
@@ -55,18 +54,18 @@ class Drafting:
         """Rows of a forward that several drafts share: the whole pool, whoever takes part."""
         return self._storage.rows
 
-    def padding_fits(self, drafts: Mapping[SeqId, Ids[int]]) -> bool:
+    def padding_fits(self, drafts: Mapping[SeqId, Sequence[int]]) -> bool:
         """Whether a forward that these drafts share needs no KV and no context for its padding.
 
         Every row of the pool is padded, also those that end soon or only ride along.
         """
-        rows = {self._ledger.row(seq): len(draft) + 1 for seq, draft in drafts.items()}
+        rows = {self._table.row(seq): len(draft) + 1 for seq, draft in drafts.items()}
         widths = {row.slot: width for row, width in rows.items() if row.lost is None}
         return not widths or self._storage.padding_fits(widths, self._context_tokens)
 
     def room(self, seq: SeqId, max_draft: int) -> int:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         if row.lost is not None:
             return 0
         room = [max_draft]
@@ -82,7 +81,7 @@ class Drafting:
 
     def facts(self, seq: SeqId, max_draft: int) -> RequestFacts:
         """What decides whether prompt lookup may serve the row."""
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         sampling = row.params.sampling
         limit = self._storage.draft_limit(row.slot)
         return RequestFacts(
@@ -104,7 +103,7 @@ class Drafting:
         Raises:
             EvalFailed: the backend threw.
         """
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         try:
             logits = self._forwards.of_row(row, [row.ids[-1]] * width)
             if wait:
@@ -114,34 +113,34 @@ class Drafting:
         except guard.BACKEND_ERRORS as error:
             raise EvalFailed(str(error)) from error
 
-    def verify(self, drafts: Mapping[SeqId, Ids[int]]) -> list[VerifyOutcome]:
+    def verify(self, drafts: Mapping[SeqId, Sequence[int]]) -> list[VerifyOutcome]:
         """`Engine.verify_together`, of drafts that were checked."""
         if len(drafts) > 1 and not self._storage.pads:
             raise UnsupportedModel("rows of this model are verified one by one")
         outcomes: dict[SeqId, VerifyOutcome] = {}
         for seq, draft in drafts.items():
-            row = self._ledger.row(seq)
+            row = self._table.row(seq)
             if row.lost is not None:
                 ended = fail(row, row.lost)
                 outcomes[seq] = VerifyOutcome(seq, (ended,), len(draft), 0, row.lost)
         live = {seq: draft for seq, draft in drafts.items() if seq not in outcomes}
         if live:
-            self._ledger.fit()
+            self._table.fit()
             shares = len(live) == 1 or self.padding_fits(live)
             for part in [live] if shares else [{seq: draft} for seq, draft in live.items()]:
                 outcomes |= {outcome.seq: outcome for outcome in verify_round(self, part)}
         return [outcomes[seq] for seq in drafts]
 
-    def forward_drafts(self, drafts: Mapping[SeqId, Ids[int]]) -> dict[SeqId, RowReading]:
+    def forward_drafts(self, drafts: Mapping[SeqId, Sequence[int]]) -> dict[SeqId, RowReading]:
         """Append [current, *draft] to each row and draw after each token (for `verify_round`)."""
-        rows = {self._ledger.row(seq): draft for seq, draft in drafts.items()}
+        rows = {self._table.row(seq): draft for seq, draft in drafts.items()}
         for row in rows:
             assert row.phase is Phase.DECODE
             assert not row.in_flight, "a verify round never runs with a step in flight"
         try:
             logits = self._forwards.of_drafts(rows)
             drawn, faults = self._forwards.draw_positions(rows, logits)
-            reading = self._ledger.read(drawn, readable(drawn, logits))
+            reading = self._table.read(drawn, readable(drawn, logits))
         except guard.BACKEND_ERRORS as error:
             raise EvalFailed(str(error)) from error
         readings: dict[SeqId, RowReading] = {}
@@ -153,19 +152,19 @@ class Drafting:
 
     def commit_position(self, seq: SeqId, reading: RowReading, position: int) -> StepOutcome:
         """Finish the token drawn at a position of a draft (for `verify_round`)."""
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         if reading.fault is not None:
             return fail(row, reading.fault)
-        return self._ledger.commit(row, reading.drawn, reading.first + position)
+        return self._table.commit(row, reading.drawn, reading.first + position)
 
     def rewind(self, seq: SeqId, tokens: int) -> None:
         """Cut a row's KV back (for `verify_round`)."""
-        self._storage.rewind(self._ledger.row(seq).slot, tokens)
+        self._storage.rewind(self._table.row(seq).slot, tokens)
 
     def held_tokens(self, seq: SeqId) -> int:
         """Tokens a row's KV holds, committed or not."""
-        return self._storage.length(self._ledger.row(seq).slot)
+        return self._storage.length(self._table.row(seq).slot)
 
     def fail_rows(self, seqs: Iterable[SeqId], error: RowError) -> list[StepOutcome]:
         """End rows with one error (for `verify_round`)."""
-        return self._ledger.end([self._ledger.row(seq) for seq in seqs], error)
+        return self._table.end([self._table.row(seq) for seq in seqs], error)

@@ -6,7 +6,7 @@ batch of one; ``step`` is exactly ``collect(submit(...))``.
 Invariants (each pinned by a test):
     E1  ``submit`` reads nothing from the device: step n+1 is dispatched before token n is read.
     E2  What ``collect`` read is committed; no token is ever drawn twice.
-    E3  The length law of `engine.sequence` holds after every call; what is cut when a row ends
+    E3  The length law of `engine.rows` holds after every call; what is cut when a row ends
         is exactly its tickets in flight.
     E4  An error of one row ends that row; a failed shared forward ends the rows of that step
         once, and the engine is usable afterwards.
@@ -15,8 +15,7 @@ Invariants (each pinned by a test):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Ids
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -31,14 +30,14 @@ from engine.handover import Handover
 from engine.health import Health
 from engine.kv.choose import choose_storage
 from engine.kv.storage import RowSnapshot
-from engine.ledger import Ledger
+from engine.ledger import RowTable
 from engine.lookup.governor import Governor
 from engine.opening import expected_tokens, new_row
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams
-from engine.prefill import PrefillPiece
+from engine.prefill import PrefillChunk
+from engine.rows import Phase, Row, RowHooks, SuspendedRow
 from engine.sampling.plan import ChainPrograms
-from engine.sequence import Phase, RowHooks, Sequence, SuspendedRow
 from engine.snapshot import CachedPrefix, SequenceSnapshot
 from engine.steps import Steps
 from engine.ticket import Ticket
@@ -81,18 +80,18 @@ class Engine:
         self._forwards = Forwards(loaded.model, self._storage, programs)
         self._loaded = loaded
         self.tokenizer = loaded.tokenizer
-        self._ledger = Ledger(self._storage, clear_every=clear_every)
+        self._table = RowTable(self._storage, clear_every=clear_every)
         self.holds_steps = mx.default_device() == mx.Device(mx.cpu)
-        self._steps = Steps(self._forwards, self._ledger, holds=self.holds_steps)
-        self.drafting = Drafting(self._ledger, self._storage, self._forwards, self.context_tokens)
+        self._steps = Steps(self._forwards, self._table, holds=self.holds_steps)
+        self.drafting = Drafting(self._table, self._storage, self._forwards, self.context_tokens)
         self.unmeasured_policy = unmeasured_policy
-        self._handover = Handover(self, self._ledger, self._storage, loaded, self.choice.kind)
+        self._handover = Handover(self, self._table, self._storage, loaded, self.choice.kind)
         self._next_seq = 0
 
     @property
     def health(self) -> Health:
         """Whether the backend still works."""
-        return self._ledger.health
+        return self._table.health
 
     # -- life of a row
 
@@ -119,12 +118,12 @@ class Engine:
         )
         row.slot = self._storage.open(expected_tokens(row))
         self._next_seq += 1
-        self._ledger.rows[row.seq] = row
+        self._table.rows[row.seq] = row
         return row.seq
 
     def close(self, seq: SeqId) -> None:
         """Free a row and what it has in flight; closing twice is harmless."""
-        row = self._ledger.rows.pop(seq, None)
+        row = self._table.rows.pop(seq, None)
         if row is None:
             return
         # What was appended and never drawn from may hold anything, as a failed row's KV may.
@@ -137,27 +136,27 @@ class Engine:
 
     # -- prefill
 
-    def prefill(self, seq: SeqId, piece: PrefillPiece) -> PrefillOutcome:
-        """Forward one piece of the prompt; the last one draws and finishes the first token.
+    def prefill(self, seq: SeqId, chunk: PrefillChunk) -> PrefillOutcome:
+        """Forward one chunk of the prompt; the last one draws and finishes the first token.
 
         An error of the forward or the draw is in ``first.error``; the row is over then.
         """
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         if row.lost is not None:
-            return PrefillOutcome(seq, piece.start, row.prompt_tokens, fail(row, row.lost))
+            return PrefillOutcome(seq, chunk.start, row.prompt_tokens, fail(row, row.lost))
         assert row.phase is Phase.PREFILL
-        assert piece.start == self._storage.length(row.slot), "pieces come in order"
+        assert chunk.start == self._storage.length(row.slot), "chunks come in order"
         try:
-            first = self._prefilled(row, piece)
+            first = self._prefilled(row, chunk)
         except guard.BACKEND_ERRORS as error:
-            (first,) = self._ledger.end([row], EvalFailed(str(error)))
+            (first,) = self._table.end([row], EvalFailed(str(error)))
         except RowError as error:
-            (first,) = self._ledger.end([row], error)
-        return PrefillOutcome(seq, piece.stop, row.prompt_tokens, first)
+            (first,) = self._table.end([row], error)
+        return PrefillOutcome(seq, chunk.stop, row.prompt_tokens, first)
 
     def join(self, seq: SeqId) -> None:
-        """Leave the last piece of a row's prompt to the next step, beside the rows that decode."""
-        row = self._ledger.row(seq)
+        """Leave the last chunk of a row's prompt to the next step of the rows that decode."""
+        row = self._table.row(seq)
         assert row.phase is Phase.PREFILL
         assert row.lost or self._storage.length(row.slot) == len(row.ids) - 1
         row.phase = Phase.DECODE
@@ -166,7 +165,7 @@ class Engine:
 
     def wants_step(self, seq: SeqId) -> bool:
         """Whether one more step may be submitted for the row before its tickets are read."""
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         if row.phase is not Phase.DECODE or row.lost is not None:
             return False
         # Behind a failed step the row has no token to go on with, and would fail its neighbours.
@@ -179,7 +178,7 @@ class Engine:
 
     def check_row(self, seq: SeqId) -> None:
         """Raise why a row's KV was lost, with a step that need not have been its own."""
-        if (error := self._ledger.row(seq).lost) is not None:
+        if (error := self._table.row(seq).lost) is not None:
             raise error
 
     def step(self, seqs: Iterable[SeqId]) -> list[StepOutcome]:
@@ -192,7 +191,7 @@ class Engine:
         A step that cannot be dispatched gives a ticket whose rows fail when it is collected. A
         row's third one before its first is collected is refused (`Steps.submit`).
         """
-        return self._steps.submit([self._ledger.row(seq) for seq in seqs])
+        return self._steps.submit([self._table.row(seq) for seq in seqs])
 
     def collect(self, ticket: Ticket) -> list[StepOutcome]:
         """Read a ticket's tokens and finish each of its rows that still waits for it."""
@@ -207,7 +206,7 @@ class Engine:
 
     # -- verify
 
-    def verify(self, seq: SeqId, draft: Ids[int]) -> VerifyOutcome:
+    def verify(self, seq: SeqId, draft: Sequence[int]) -> VerifyOutcome:
         """`verify_together` of one row, which every model can do."""
         (outcome,) = self.verify_together({seq: draft})
         return outcome
@@ -221,7 +220,7 @@ class Engine:
         """
         return self._storage.pads
 
-    def verify_together(self, drafts: Mapping[SeqId, Ids[int]]) -> list[VerifyOutcome]:
+    def verify_together(self, drafts: Mapping[SeqId, Sequence[int]]) -> list[VerifyOutcome]:
         """One forward over [current, *draft] of each row, as far as the drafts are right.
 
         Args:
@@ -240,7 +239,7 @@ class Engine:
             self.check_draft(draft)
         return self.drafting.verify(drafts)
 
-    def check_draft(self, draft: Ids[int]) -> None:
+    def check_draft(self, draft: Sequence[int]) -> None:
         """Raise InvalidParams for a token id outside the vocabulary."""
         vocab = self.facts.vocab_size
         for token in draft:
@@ -351,7 +350,7 @@ class Engine:
 
     def cached_tokens(self, seq: SeqId) -> int:
         """Tokens of a row's prompt whose KV is there: where its prefill begins or goes on."""
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         return 0 if row.lost else min(row.prompt_tokens, self._storage.length(row.slot))
 
     def suspend(self, seq: SeqId) -> SuspendedRow:
@@ -365,7 +364,7 @@ class Engine:
     def resume(self, suspended: SuspendedRow) -> SeqId:
         """Open a row that goes on where it was suspended, once its ids are read again.
 
-        `prefill` takes pieces of prompt and answer; the last one draws the answer's next token.
+        `prefill` takes chunks of prompt and answer; the last one draws the answer's next token.
         """
         return self._handover.resume(suspended)
 
@@ -373,27 +372,27 @@ class Engine:
 
     def ids(self, seq: SeqId) -> tuple[int, ...]:
         """Prompt and answer so far."""
-        return tuple(self._ledger.row(seq).ids)
+        return tuple(self._table.row(seq).ids)
 
     def answer(self, seq: SeqId) -> list[int]:
         """The answer so far (a copy)."""
-        return self._ledger.row(seq).generated
+        return self._table.row(seq).generated
 
     def last_token(self, seq: SeqId) -> int:
         """The newest committed token."""
-        return self._ledger.row(seq).ids[-1]
+        return self._table.row(seq).ids[-1]
 
     # -- internals
 
-    def _prefilled(self, row: Sequence, piece: PrefillPiece) -> StepOutcome | None:
-        logits = self._forwards.of_row(row, row.ids[piece.start : piece.stop])
-        if not piece.is_last:
+    def _prefilled(self, row: Row, chunk: PrefillChunk) -> StepOutcome | None:
+        logits = self._forwards.of_row(row, row.ids[chunk.start : chunk.stop])
+        if not chunk.is_last:
             guard.evaluate(self._storage.arrays())
             mx.clear_cache()
             return None
         drawn, faults = self._forwards.draw_positions({row: ()}, logits[-1:])
         if faults:
             raise faults[row]
-        reading = self._ledger.read(drawn, readable(drawn, logits[-1:]))
+        reading = self._table.read(drawn, readable(drawn, logits[-1:]))
         row.phase = Phase.DECODE
-        return self._ledger.commit(row, reading, 0)
+        return self._table.commit(row, reading, 0)

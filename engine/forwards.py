@@ -7,8 +7,7 @@ every rank of a distributed run could replay them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence as Ids
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -16,11 +15,11 @@ import mlx.core as mx
 from engine import guard
 from engine.errors import EvalFailed, HookFailed
 from engine.kv.storage import Storage
+from engine.rows import HOOK_ERRORS, Phase, Row, RowHooks
 from engine.sampling.plan import ChainPrograms, Draw, DrawPlan, DrawRow, draw
-from engine.sequence import HOOK_ERRORS, Phase, RowHooks, Sequence
 from engine.ticket import Ticket
 
-Drafts = Mapping[Sequence, Ids[int]]
+Drafts = Mapping[Row, Sequence[int]]
 """What is fed to some rows behind the newest token of each; empty: that token alone."""
 
 
@@ -40,7 +39,7 @@ class Forwards:
         self._plan: DrawPlan | None = None
         self._planned: tuple[int, ...] = ()
 
-    def of_row(self, row: Sequence, tokens: Ids[int]) -> mx.array:
+    def of_row(self, row: Row, tokens: Sequence[int]) -> mx.array:
         """float[L, V]: logits after each of ``tokens``, appended to one row."""
         fed = mx.array([tokens], mx.int32)
         with self._storage.one(row.slot, len(tokens)) as caches:
@@ -71,7 +70,7 @@ class Forwards:
         places = [row.slot * width + i for row in fed for i in range(len(fed[row]))]
         return logits if places == list(range(logits.shape[0])) else logits[mx.array(places)]
 
-    def layout(self, rows: Ids[Sequence]) -> dict[Sequence, int]:
+    def layout(self, rows: Sequence[Row]) -> dict[Row, int]:
         """The entry of each row in the arrays of a step."""
         if self._storage.batches:
             return {row: row.slot for row in rows}
@@ -96,7 +95,7 @@ class Forwards:
         """Start the draw of a ticket whose forward is under way."""
         assert ticket.logits is not None
         assert ticket.newest is not None
-        entries: list[Sequence | None] = [None] * ticket.logits.shape[0]
+        entries: list[Row | None] = [None] * ticket.logits.shape[0]
         for row, index in ticket.rows.items():
             if row.phase is Phase.DECODE:
                 entries[index] = row
@@ -119,7 +118,7 @@ class Forwards:
 
     def draw_positions(
         self, drafts: Drafts, logits: mx.array
-    ) -> tuple[Draw, dict[Sequence, HookFailed]]:
+    ) -> tuple[Draw, dict[Row, HookFailed]]:
         """Draw the tokens after each of [newest token, *draft] of some rows, all at once.
 
         Args:
@@ -132,7 +131,7 @@ class Forwards:
         """
         entries: list[DrawRow] = []
         newest: list[int] = []
-        faults: dict[Sequence, HookFailed] = {}
+        faults: dict[Row, HookFailed] = {}
         for row, draft in drafts.items():
             ids = [*row.ids, *draft]
             places = range(len(entries), len(entries) + len(draft) + 1)
@@ -147,7 +146,7 @@ class Forwards:
         plan = DrawPlan([entry.sampler for entry in entries], self._programs)
         return draw(plan, entries, logits, mx.array(newest, mx.int32)), faults
 
-    def _newest(self, indices: dict[Sequence, int]) -> mx.array:
+    def _newest(self, indices: dict[Row, int]) -> mx.array:
         """int32[W]: what each row feeds, from the host or from the ticket before."""
         width = self._storage.rows if self._storage.batches else len(indices)
         host = [0] * width
@@ -182,7 +181,7 @@ class Forwards:
         assert ticket.draw is not None
         return ticket.draw.tokens
 
-    def _logits(self, rows: Ids[Sequence], newest: mx.array) -> mx.array:
+    def _logits(self, rows: Sequence[Row], newest: mx.array) -> mx.array:
         """float[W, V]."""
         if self._storage.batches:
             with self._storage.all([row.slot for row in rows]) as caches:
@@ -194,7 +193,7 @@ class Forwards:
                 alone.append(self._model(newest[i : i + 1, None], cache=caches)[:, -1])
         return alone[0] if len(alone) == 1 else mx.concatenate(alone, axis=0)
 
-    def _drawn(self, entries: Ids[Sequence | None], ticket: Ticket, logits: mx.array) -> Draw:
+    def _drawn(self, entries: Sequence[Row | None], ticket: Ticket, logits: mx.array) -> Draw:
         assert ticket.newest is not None
         key = tuple(-1 if row is None else row.seq for row in entries)
         if self._plan is None or key != self._planned:
@@ -211,7 +210,7 @@ class Forwards:
                 ticket.faults[row] = error
         return draw(self._plan, rows, logits, ticket.newest)
 
-    def _draw_row(self, row: Sequence | None, ticket: Ticket) -> DrawRow:
+    def _draw_row(self, row: Row | None, ticket: Ticket) -> DrawRow:
         if row is None:
             return DrawRow(None, 0, ())
         ahead = row.in_flight.index(ticket) if ticket in row.in_flight else len(row.in_flight)
@@ -233,7 +232,7 @@ def _start(ticket: Ticket, arrays: list[mx.array]) -> None:
         guard.dispatch(arrays)
 
 
-def masked(hooks: RowHooks, ids: Ids[int], logits: mx.array, entry: int) -> mx.array:
+def masked(hooks: RowHooks, ids: Sequence[int], logits: mx.array, entry: int) -> mx.array:
     """``logits`` with what a row's hook adds to its entry.
 
     Raises:

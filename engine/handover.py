@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 from engine import guard
 from engine.errors import ContextOverflow, EvalFailed, RowError, SnapshotError, SnapshotMismatch
 from engine.kv.storage import RowSnapshot, Storage
-from engine.ledger import Ledger
+from engine.ledger import RowTable
 from engine.lookup.governor import Governor
 from engine.models.fingerprint import ModelFingerprint, model_fingerprint
 from engine.outcome import SeqId
 from engine.params import SequenceParams
-from engine.sequence import Phase, RowHooks, Sequence, SuspendedRow
+from engine.rows import Phase, Row, RowHooks, SuspendedRow
 from engine.snapshot import CachedPrefix, SequenceSnapshot
 
 if TYPE_CHECKING:
@@ -47,17 +47,17 @@ class Handover:
 
     Args:
         rows: the engine.
-        ledger: its rows.
+        table: its rows.
         storage: where their KV lives.
         loaded: the model.
         storage_kind: `engine.kv.choose.StorageChoice.kind`.
     """
 
     def __init__(
-        self, rows: Rows, ledger: Ledger, storage: Storage, loaded: LoadedModel, storage_kind: str
+        self, rows: Rows, table: RowTable, storage: Storage, loaded: LoadedModel, storage_kind: str
     ) -> None:
         self._rows = rows
-        self._ledger = ledger
+        self._table = table
         self._storage = storage
         self._loaded = loaded
         self._storage_kind = storage_kind
@@ -136,7 +136,7 @@ class Handover:
         if snapshot.had_hooks and hooks is None:
             raise SnapshotError("the row was drawn under hooks: give them, or its text changes")
         seq = self._rows.open(snapshot.params, text=text, hooks=hooks)
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         try:
             self._resume(row, snapshot)
             self._fill(row, snapshot.kv)
@@ -159,7 +159,7 @@ class Handover:
             raise SnapshotError(_unusable(prefix))
         seq = self._rows.open(params, text=text, hooks=hooks)
         try:
-            self._fill(self._ledger.row(seq), prefix.kv.first(shared))
+            self._fill(self._table.row(seq), prefix.kv.first(shared))
         except BaseException:
             self._rows.close(seq)
             raise
@@ -184,24 +184,24 @@ class Handover:
     def resume(self, suspended: SuspendedRow) -> SeqId:
         """See `engine.engine.Engine.resume`."""
         seq = self._rows.open(suspended.params, text=suspended.text, hooks=suspended.hooks)
-        row = self._ledger.row(seq)
+        row = self._table.row(seq)
         row.ids[:] = suspended.ids
         row.sampler.restore(suspended.sampler)
         return seq
 
-    def _sound_row(self, seq: SeqId) -> Sequence:
-        row = self._ledger.row(seq)
+    def _sound_row(self, seq: SeqId) -> Row:
+        row = self._table.row(seq)
         if row.lost is not None:
             raise row.lost
         if row.failed:
             raise SnapshotError("the row has failed: its KV cannot be trusted")
         return row
 
-    def _committed(self, row: Sequence) -> int:
+    def _committed(self, row: Row) -> int:
         """Tokens of the row's KV that no step in flight appended."""
         return self._storage.length(row.slot) - _ahead(row)
 
-    def _copied(self, row: Sequence, tokens: int, start: int = 0) -> RowSnapshot:
+    def _copied(self, row: Row, tokens: int, start: int = 0) -> RowSnapshot:
         kv = self._storage.save(row.slot, tokens, _ahead(row), start)
         if kv.tokens != tokens - start:
             raise SnapshotError(
@@ -216,7 +216,7 @@ class Handover:
         if differences:
             raise SnapshotMismatch(differences)
 
-    def _resume(self, row: Sequence, snapshot: SequenceSnapshot) -> None:
+    def _resume(self, row: Row, snapshot: SequenceSnapshot) -> None:
         """Bring everything but the KV to where the snapshot's row was."""
         vocab = self._loaded.facts.vocab_size
         if not all(0 <= token < vocab for token in snapshot.written):
@@ -235,13 +235,13 @@ class Handover:
                 raise SnapshotError("the stop strings given would have ended the row before")
         row.text.take()
 
-    def _fill(self, row: Sequence, kv: RowSnapshot) -> None:
+    def _fill(self, row: Row, kv: RowSnapshot) -> None:
         """Put KV into an empty row; after a fault the row is failed and not yet closed."""
         try:
             self._storage.load(row.slot, kv)
             guard.dispatch(self._storage.arrays())
         except EvalFailed as error:
-            self._ledger.end([row], error)
+            self._table.end([row], error)
             raise
         except guard.BACKEND_ERRORS as error:
             row.failed = True
@@ -260,6 +260,6 @@ def _unusable(prefix: CachedPrefix) -> str:
     return "the prompt begins with other tokens than this KV"
 
 
-def _ahead(row: Sequence) -> int:
+def _ahead(row: Row) -> int:
     """Tokens that steps in flight appended."""
     return sum(ticket.appended for ticket in row.in_flight)

@@ -14,11 +14,11 @@ from engine.errors import EvalFailed, RowError, UnknownSequence
 from engine.health import Health
 from engine.kv.storage import Storage
 from engine.outcome import SeqId, StepOutcome
+from engine.rows import Row
 from engine.sampling.plan import Draw, DrawReading, read_draw
-from engine.sequence import Sequence
 
 
-class Ledger:
+class RowTable:
     """The open rows.
 
     Args:
@@ -27,12 +27,12 @@ class Ledger:
     """
 
     def __init__(self, storage: Storage, *, clear_every: int) -> None:
-        self.rows: dict[SeqId, Sequence] = {}
+        self.rows: dict[SeqId, Row] = {}
         self.health = Health()
         self._storage = storage
         self._clear_every = clear_every
 
-    def row(self, seq: SeqId) -> Sequence:
+    def row(self, seq: SeqId) -> Row:
         """An open row.
 
         Raises:
@@ -66,13 +66,13 @@ class Ledger:
         self.health.succeeded()
         return read_draw(drawn, values)
 
-    def commit(self, row: Sequence, reading: DrawReading, index: int) -> StepOutcome:
+    def commit(self, row: Row, reading: DrawReading, index: int) -> StepOutcome:
         """Finish one row's token of a reading."""
         token = reading.tokens[index]
         row.sampler.observe(reading.feedback[index])
         return self.settle(row, commit(row, token, reading.logprobs[index]))
 
-    def settle(self, row: Sequence, outcome: StepOutcome) -> StepOutcome:
+    def settle(self, row: Row, outcome: StepOutcome) -> StepOutcome:
         """Cut what a finished row has in flight; a failed cut beats any finish, not an error."""
         if not outcome.is_final:
             if self._clear_every and row.written % self._clear_every == 0:
@@ -88,7 +88,7 @@ class Ledger:
             return fail(row, error) if outcome.error is None else outcome
         return outcome
 
-    def end(self, rows: Iterable[Sequence], error: RowError) -> list[StepOutcome]:
+    def end(self, rows: Iterable[Row], error: RowError) -> list[StepOutcome]:
         """End the rows of a failed forward or read; it counts once, however many they are."""
         if isinstance(error, EvalFailed):
             self.health.failed()

@@ -9,8 +9,8 @@ from engine.finish import FinishRules
 from engine.kv.pool import CAPACITY_STEP
 from engine.outcome import SeqId
 from engine.params import SequenceParams, seeded
+from engine.rows import Row, RowHooks
 from engine.sampling.row_sampler import RowSampler
-from engine.sequence import RowHooks, Sequence
 from engine.text.breakers import breaker_ids
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def new_row(
     context_tokens: int,
     text: RowText | None,
     hooks: RowHooks | None,
-) -> Sequence:
+) -> Row:
     """The record of a request that this model can serve.
 
     Args:
@@ -55,7 +55,7 @@ def new_row(
         context_tokens=bound,
         loop=params.loop,
     )
-    return Sequence(seq, params, rules, _sampler(params, eos_ids, loaded), text, hooks)
+    return Row(seq, params, rules, _sampler(params, eos_ids, loaded), text, hooks)
 
 
 def check_ids(params: SequenceParams, vocab_size: int) -> None:
@@ -96,7 +96,7 @@ def _sampler(params: SequenceParams, eos_ids: frozenset[int], loaded: LoadedMode
     )
 
 
-def expected_tokens(row: Sequence) -> int:
+def expected_tokens(row: Row) -> int:
     """Room to make at once: the prompt and the first growth step, not a whole open end."""
     most = row.rules.max_tokens
     return row.prompt_tokens + (CAPACITY_STEP if most is None else min(most, CAPACITY_STEP))

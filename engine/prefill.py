@@ -12,17 +12,17 @@ PREFILL_CHUNK_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillPiece:
+class PrefillChunk:
     """Prompt tokens [start, stop) that one forward reads."""
 
     start: int
     stop: int
     is_last: bool
-    """Whether this piece's logits choose the first token of the answer."""
+    """Whether this chunk's logits choose the first token of the answer."""
 
     @property
     def tokens(self) -> int:
-        """How many tokens the piece holds."""
+        """How many tokens the chunk holds."""
         return self.stop - self.start
 
 
@@ -32,14 +32,14 @@ def plan_prefill(
     cached_tokens: int = 0,
     chunk_tokens: int = PREFILL_CHUNK_TOKENS,
     boundary: int | None = None,
-) -> Iterator[PrefillPiece]:
-    """Cut what the KV storage does not hold yet into pieces.
+) -> Iterator[PrefillChunk]:
+    """Cut what the KV storage does not hold yet into chunks.
 
     Args:
         prompt_tokens: length of the prompt, 1 or more.
         cached_tokens: tokens whose KV is there already; at least one is always forwarded.
-        chunk_tokens: most tokens of one piece; 0 is one piece for all but the last token.
-        boundary: a position that some piece must end at (the history boundary, where a
+        chunk_tokens: most tokens of one chunk; 0 is one chunk for all but the last token.
+        boundary: a position that some chunk must end at (the history boundary, where a
             snapshot is taken), ignored outside (cached_tokens, prompt_tokens - 1).
     """
     last = prompt_tokens - 1
@@ -48,76 +48,79 @@ def plan_prefill(
     for edge in edges:
         while start < edge:
             stop = min(edge, start + chunk_tokens) if chunk_tokens > 0 else edge
-            yield PrefillPiece(start, stop, is_last=False)
+            yield PrefillChunk(start, stop, is_last=False)
             start = stop
-    yield PrefillPiece(last, prompt_tokens, is_last=True)
+    yield PrefillChunk(last, prompt_tokens, is_last=True)
 
 
-PIECE_SECONDS = 0.5
+CHUNK_SECONDS = 0.5
 """A forward cannot be interrupted: this is how long a stop or another row may have to wait."""
 
-BESIDE_SECONDS = 0.1
-"""The same for a piece of a long prompt between steps of rows that decode: their next token, and
+INTERLEAVED_SECONDS = 0.1
+"""The same for a chunk of a long prompt between steps of rows that decode: their next token, and
 the first one of a request that comes meanwhile, wait for it."""
 
 SMALLEST_CHUNK_TOKENS = 16
 
 
 class PrefillPacer:
-    """Sizes pieces by measured speed, so that none takes much longer than it may.
+    """Sizes chunks by measured speed, so that none takes much longer than it may.
 
     Sizes are powers of two and change only when the measured one is out by more than a factor
-    of two, so that equal prompts are cut alike from run to run; beside others a piece that takes
-    a third too long is enough.
+    of two, so that equal prompts are cut alike from run to run; for an interleaved chunk a
+    third too long is enough.
 
     Args:
-        fixed_tokens: a size that is always used; 0 is one piece a prompt. None: measure.
+        fixed_tokens: a size that is always used; 0 is one chunk a prompt; None: measure.
         first_tokens: the size before anything was measured.
     """
 
     def __init__(self, fixed_tokens: int | None = None, first_tokens: int = 256) -> None:
         self._fixed = fixed_tokens is not None
         self.chunk_tokens = first_tokens if fixed_tokens is None else fixed_tokens
-        """Most prompt tokens of the next piece, for `PIECE_SECONDS`."""
-        self.beside_tokens = self.chunk_tokens
-        """The same for `BESIDE_SECONDS`."""
-        self._rate = self._beside_rate = 0.0
-        """Tokens a second of the last piece of each kind; 0: not known."""
+        """Most prompt tokens of the next chunk, for `CHUNK_SECONDS`."""
+        self.interleaved_tokens = self.chunk_tokens
+        """The same for `INTERLEAVED_SECONDS`."""
+        self._rate = self._interleaved_rate = 0.0
+        """Tokens a second of the last chunk of each kind; 0: not known."""
         if not self._fixed:
-            part = int(first_tokens * BESIDE_SECONDS / PIECE_SECONDS)
-            self.beside_tokens = _power_of_two(part)
+            part = int(first_tokens * INTERLEAVED_SECONDS / CHUNK_SECONDS)
+            self.interleaved_tokens = _power_of_two(part)
 
     @property
-    def beside_part(self) -> float:
-        """What a piece beside others takes of the time of a whole one, `PIECE_SECONDS` at most."""
+    def interleaved_share(self) -> float:
+        """An interleaved chunk's time as a share of a whole one's, `CHUNK_SECONDS` at most."""
         if self._fixed:
             return 1.0
-        if not self._beside_rate:
-            return BESIDE_SECONDS / PIECE_SECONDS
-        whole_s = self.chunk_tokens / (self._rate or self._beside_rate)
-        beside_s = self.beside_tokens / self._beside_rate
-        return min(1.0, beside_s / min(PIECE_SECONDS, whole_s))
+        if not self._interleaved_rate:
+            return INTERLEAVED_SECONDS / CHUNK_SECONDS
+        whole_s = self.chunk_tokens / (self._rate or self._interleaved_rate)
+        interleaved_s = self.interleaved_tokens / self._interleaved_rate
+        return min(1.0, interleaved_s / min(CHUNK_SECONDS, whole_s))
 
-    def observe(self, tokens: int, elapsed_s: float, *, beside: bool = False) -> None:
-        """Learn from a piece; short ones say little about long ones and are left out.
+    def observe(self, tokens: int, elapsed_s: float, *, interleaved: bool = False) -> None:
+        """Learn from a chunk; short ones say little about long ones and are left out.
 
         Args:
-            tokens: of the piece.
+            tokens: of the chunk.
             elapsed_s: what it took.
-            beside: it was one of `beside_tokens`. Small pieces are slower, and wait for the others.
+            interleaved: it ran between decode steps, at `interleaved_tokens`; small chunks
+                are slower, so they do not count for the others.
         """
         if self._fixed or elapsed_s <= 0:
             return
         rate = tokens / elapsed_s
-        if not beside and tokens * 2 >= self.chunk_tokens:
+        if not interleaved and tokens * 2 >= self.chunk_tokens:
             self._rate = rate
-            self.chunk_tokens = _sized(self.chunk_tokens, rate * PIECE_SECONDS)
-        if tokens * 2 < self.beside_tokens:
+            self.chunk_tokens = _sized(self.chunk_tokens, rate * CHUNK_SECONDS)
+        if tokens * 2 < self.interleaved_tokens:
             return
-        if beside:
-            self._beside_rate = rate
-        if beside or not self._beside_rate:
-            self.beside_tokens = _sized(self.beside_tokens, rate * BESIDE_SECONDS, slack=4 / 3)
+        if interleaved:
+            self._interleaved_rate = rate
+        if interleaved or not self._interleaved_rate:
+            self.interleaved_tokens = _sized(
+                self.interleaved_tokens, rate * INTERLEAVED_SECONDS, slack=4 / 3
+            )
 
 
 def _sized(size: int, affordable: float, slack: float = 2) -> int:

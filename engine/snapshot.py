@@ -60,7 +60,7 @@ class CachedPrefix:
 class SequenceSnapshot:
     """A row as it was between two tokens.
 
-    The length law of `engine.sequence` holds in it: KV is of all ids but the newest; while the
+    The length law of `engine.rows` holds in it: KV is of all ids but the newest; while the
     prompt is read, of the part of the prompt that was read.
     """
 

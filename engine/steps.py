@@ -15,10 +15,10 @@ from engine import guard
 from engine.commit import fail
 from engine.errors import EvalFailed, InvalidParams, RowError
 from engine.forwards import Forwards
-from engine.ledger import Ledger
+from engine.ledger import RowTable
 from engine.outcome import StepOutcome
+from engine.rows import Phase, Row
 from engine.sampling.plan import DrawReading
-from engine.sequence import Phase, Sequence
 from engine.ticket import Ticket
 
 MAX_OUTSTANDING = 2
@@ -26,21 +26,21 @@ MAX_OUTSTANDING = 2
 
 
 class Steps:
-    """Steps of the rows of a ledger.
+    """Steps of the rows of a table.
 
     Args:
         forwards: runs the model.
-        ledger: the rows.
+        table: the rows.
         holds: whether a step behind one that is not read is built only, until ``flush``.
     """
 
-    def __init__(self, forwards: Forwards, ledger: Ledger, *, holds: bool) -> None:
+    def __init__(self, forwards: Forwards, table: RowTable, *, holds: bool) -> None:
         self._forwards = forwards
-        self._ledger = ledger
+        self._table = table
         self._holds = holds
         self._latest: Ticket | None = None
 
-    def submit(self, rows: list[Sequence]) -> Ticket:
+    def submit(self, rows: list[Row]) -> Ticket:
         """Dispatch one step of rows that decode.
 
         A step that cannot be dispatched gives a ticket whose rows fail when it is collected.
@@ -52,7 +52,7 @@ class Steps:
         assert all(row.lost or row.phase is Phase.DECODE for row in rows)
         if not all(_takes_another(row) for row in rows):
             raise InvalidParams("step", "a row has steps outstanding that must be collected first")
-        self._ledger.fit()
+        self._table.fit()
         self.flush()
         is_held = self._holds and self._latest is not None
         alive = [row for row in rows if row.lost is None]
@@ -76,18 +76,18 @@ class Steps:
                 failure = error
         # Reading may have drawn, and a draw finds faults.
         outcomes = [
-            self._ledger.settle(row, fail(row, error))
+            self._table.settle(row, fail(row, error))
             for row, error in ticket.faults.items()
             if ticket in row.in_flight
         ]
         rows = {row: i for row, i in ticket.rows.items() if ticket in row.in_flight}
         if failure is not None:
-            return outcomes + self._ledger.end(rows, failure)
+            return outcomes + self._table.end(rows, failure)
         later = {row.in_flight[1] for row in rows if len(row.in_flight) > 1}
         for row, index in rows.items():
             assert reading is not None
             row.in_flight.remove(ticket)
-            outcomes.append(self._ledger.commit(row, reading, index))
+            outcomes.append(self._table.commit(row, reading, index))
         self._draw_waiting(later)
         return outcomes
 
@@ -122,7 +122,7 @@ class Steps:
             raise ticket.error
         assert ticket.draw is not None
         assert ticket.readable is not None
-        return self._ledger.read(ticket.draw, ticket.readable)
+        return self._table.read(ticket.draw, ticket.readable)
 
     def _draw_waiting(self, tickets: Iterable[Ticket]) -> None:
         """Draw the steps that waited for the tokens just read (the row pipeline)."""
@@ -140,6 +140,6 @@ class Steps:
             ticket.error = error
 
 
-def _takes_another(row: Sequence) -> bool:
+def _takes_another(row: Row) -> bool:
     ahead = row.in_flight
     return len(ahead) < MAX_OUTSTANDING and not any(ticket.waits for ticket in ahead)

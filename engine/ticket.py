@@ -9,8 +9,8 @@ import mlx.core as mx
 from engine.errors import RowError
 
 if TYPE_CHECKING:
+    from engine.rows import Row
     from engine.sampling.plan import Draw
-    from engine.sequence import Sequence
 
 
 class Ticket:
@@ -34,7 +34,7 @@ class Ticket:
         "rows",
     )  # fmt: skip
 
-    def __init__(self, rows: dict[Sequence, int], *, is_held: bool = False) -> None:
+    def __init__(self, rows: dict[Row, int], *, is_held: bool = False) -> None:
         self.rows = rows
         self.is_held = is_held
         self.held: list[mx.array] = []
@@ -44,7 +44,7 @@ class Ticket:
         self.readable: mx.array | None = None
         self.appended = False
         self.error: RowError | None = None
-        self.faults: dict[Sequence, RowError] = {}
+        self.faults: dict[Row, RowError] = {}
 
     @property
     def is_awaited(self) -> bool:

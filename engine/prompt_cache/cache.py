@@ -30,7 +30,7 @@ from engine.snapshot import CachedPrefix
 if TYPE_CHECKING:
     from engine.engine import Engine
     from engine.params import SequenceParams
-    from engine.sequence import RowHooks
+    from engine.rows import RowHooks
     from engine.text.row_text import RowText
 
 WHOLE_KINDS = frozenset({"ring", "recurrent"})

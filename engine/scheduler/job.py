@@ -16,7 +16,7 @@ from engine.scheduler.state import RowState, WaitingState
 from engine.scheduler.stats import SlotStats
 
 if TYPE_CHECKING:
-    from engine.sequence import SuspendedRow
+    from engine.rows import SuspendedRow
     from engine.text.row_text import RowText
 
 

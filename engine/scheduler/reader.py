@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from engine.engine import Engine
 from engine.outcome import StepOutcome
-from engine.prefill import PrefillPacer, PrefillPiece, plan_prefill
+from engine.prefill import PrefillChunk, PrefillPacer, plan_prefill
 from engine.scheduler.job import Job
 from engine.scheduler.rows import Rows
 from engine.scheduler.stats import Counters
@@ -44,7 +44,7 @@ class PromptReader:
     @property
     def beside(self) -> tuple[int, float]:
         """`TickState.beside_tokens` and `TickState.beside_part`."""
-        return self._pacer.beside_tokens, self._pacer.beside_part
+        return self._pacer.interleaved_tokens, self._pacer.interleaved_share
 
     def read(self, job: Job, grant: Grant) -> StepOutcome | None:
         """Forward a granted piece of the job's row; read to its last token, the row decodes.
@@ -82,7 +82,7 @@ class PromptReader:
                 read += 1
         return None
 
-    def _forward(self, job: Job, piece: PrefillPiece, *, beside: bool) -> StepOutcome | None:
+    def _forward(self, job: Job, piece: PrefillChunk, *, beside: bool) -> StepOutcome | None:
         assert job.seq is not None
         began_s = self._clock()
         outcome = self._engine.prefill(job.seq, piece).first
@@ -91,7 +91,7 @@ class PromptReader:
         if job.first_s is None:
             job.prefill_s += elapsed_s
         if outcome is None:
-            self._pacer.observe(piece.tokens, elapsed_s, beside=beside)
+            self._pacer.observe(piece.tokens, elapsed_s, interleaved=beside)
         self._counters.prefill_tokens += piece.tokens
         self._counters.prefill_pieces += 1
         self._counters.parked_pieces += job.is_long

@@ -10,7 +10,7 @@ from engine.prompt_cache.key import CacheUse
 from engine.scheduler.queue import Priority
 
 if TYPE_CHECKING:
-    from engine.sequence import RowHooks
+    from engine.rows import RowHooks
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from engine.engine import Engine
 from engine.outcome import SeqId
 from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CacheLimits, CacheStats
+from engine.rows import SuspendedRow
 from engine.scheduler.job import Job
 from engine.scheduler.state import WaitingState
-from engine.sequence import SuspendedRow
 from engine.text.row_text import RowText
 
 

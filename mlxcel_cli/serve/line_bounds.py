@@ -48,7 +48,7 @@ class IndentFilter:
 
 
 class LineBounds:
-    """Row hooks (`engine.sequence.RowHooks`) that end an answer by its lines, as its length would.
+    """Row hooks (`engine.rows.RowHooks`) that end an answer by its lines, as its length would.
 
     Args:
         decoder: a fresh one; the answer's tokens become text here once more.

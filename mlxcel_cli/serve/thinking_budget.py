@@ -20,7 +20,7 @@ UNBOUNDED = -1
 
 
 class ThinkingBudget:
-    """Row hooks (`engine.sequence.RowHooks`) that let a model think no longer than it may.
+    """Row hooks (`engine.rows.RowHooks`) that let a model think no longer than it may.
 
     Args:
         decoder: a fresh one to which the marks are text; the answer becomes text here once more.

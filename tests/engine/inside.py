@@ -4,21 +4,21 @@ from typing import Any
 
 from engine.engine import Engine
 from engine.kv.storage import Storage
-from engine.ledger import Ledger
+from engine.ledger import RowTable
 from engine.outcome import SeqId
-from engine.sequence import Sequence
+from engine.rows import Row
 
 
-def table_of(engine: Engine) -> Ledger:
-    return engine._ledger
+def table_of(engine: Engine) -> RowTable:
+    return engine._table
 
 
-def rows_of(engine: Engine) -> dict[SeqId, Sequence]:
+def rows_of(engine: Engine) -> dict[SeqId, Row]:
     """The open rows."""
     return table_of(engine).rows
 
 
-def row_of(engine: Engine, seq: SeqId) -> Sequence:
+def row_of(engine: Engine, seq: SeqId) -> Row:
     return table_of(engine).row(seq)
 
 

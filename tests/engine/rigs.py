@@ -120,11 +120,11 @@ class Watched:
 
 
 def prefill(engine: Engine, seq: SeqId, *, chunk: int = 8, cached: int = 0) -> StepOutcome:
-    """All pieces of a row's prompt; the first token's outcome."""
+    """All parts of a row's prompt; the first token's outcome."""
     tokens = len(row_of(engine, seq).params.prompt_ids)
     first = None
-    for piece in plan_prefill(prompt_tokens=tokens, cached_tokens=cached, chunk_tokens=chunk):
-        first = engine.prefill(seq, piece).first
+    for part in plan_prefill(prompt_tokens=tokens, cached_tokens=cached, chunk_tokens=chunk):
+        first = engine.prefill(seq, part).first
         if first is not None and first.is_final:
             break
     assert first is not None

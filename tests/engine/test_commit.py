@@ -7,8 +7,8 @@ from engine.errors import EvalFailed, HookFailed, NonFiniteLogits
 from engine.finish import FinishCause, FinishRules
 from engine.outcome import SeqId
 from engine.params import LoopRule, SamplingParams, SequenceParams
+from engine.rows import Phase, Row
 from engine.sampling.row_sampler import RowSampler
-from engine.sequence import Phase, Sequence
 from engine.text.row_text import RowText
 
 EOS = 0
@@ -45,7 +45,7 @@ class Hooks:
         return self.cause
 
 
-def row(*stops: str, hooks: Hooks | None = None, text: bool = True, **rules) -> Sequence:
+def row(*stops: str, hooks: Hooks | None = None, text: bool = True, **rules) -> Row:
     rules = {
         "eos_ids": frozenset({EOS}),
         "max_tokens": None,
@@ -62,12 +62,12 @@ def row(*stops: str, hooks: Hooks | None = None, text: bool = True, **rules) -> 
         prompt_tokens=2,
     )
     shown = RowText(Letters(), stops) if text else None
-    made = Sequence(SeqId(7), SequenceParams((1, 2)), FinishRules(**rules), sampler, shown, hooks)
+    made = Row(SeqId(7), SequenceParams((1, 2)), FinishRules(**rules), sampler, shown, hooks)
     made.phase = Phase.DECODE
     return made
 
 
-def write(to: Sequence, text: str):
+def write(to: Row, text: str):
     return [commit(to, ord(letter)) for letter in text]
 
 

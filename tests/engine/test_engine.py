@@ -7,7 +7,7 @@ from engine import guard
 from engine.errors import ContextOverflow, UnknownSequence
 from engine.finish import FinishCause
 from engine.params import LoopRule, SequenceParams
-from engine.prefill import PrefillPiece
+from engine.prefill import PrefillChunk
 from tests.engine.inside import row_of, storage_of
 from tests.engine.rigs import (
     Watched,
@@ -246,15 +246,15 @@ def test_pieces_come_in_order():
     engine = cycle_engine()
     seq = engine.open(SequenceParams((1, 2, 3)))
     with pytest.raises(AssertionError):
-        engine.prefill(seq, PrefillPiece(1, 2, is_last=False))
+        engine.prefill(seq, PrefillChunk(1, 2, is_last=False))
 
 
 def test_progress_is_told_piece_by_piece():
     engine = cycle_engine()
     seq = engine.open(SequenceParams((1, 2, 3)))
-    middle = engine.prefill(seq, PrefillPiece(0, 2, is_last=False))
+    middle = engine.prefill(seq, PrefillChunk(0, 2, is_last=False))
     assert (middle.done_tokens, middle.prompt_tokens, middle.first) == (2, 3, None)
-    last = engine.prefill(seq, PrefillPiece(2, 3, is_last=True))
+    last = engine.prefill(seq, PrefillChunk(2, 3, is_last=True))
     assert last.done_tokens == 3
     assert last.first.token == 4
 

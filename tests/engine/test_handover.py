@@ -12,7 +12,7 @@ from engine.errors import (
 )
 from engine.lookup.governor import GradedGovernor
 from engine.params import SequenceParams, SpeculationParams
-from engine.prefill import PrefillPiece
+from engine.prefill import PrefillChunk
 from engine.text.row_text import RowText
 from tests.engine.handover_rigs import (
     GREEDY,
@@ -88,7 +88,7 @@ def test_a_row_restored_while_its_prompt_is_read_goes_on_with_the_prompt(kind):
     at_once = other.restore(engine.snapshot(seq))
     assert other.cached_tokens(at_once) == 0
     for start in (0, 8, 16):
-        engine.prefill(seq, PrefillPiece(start, start + 8, is_last=False))
+        engine.prefill(seq, PrefillChunk(start, start + 8, is_last=False))
         restored = other.restore(engine.snapshot(seq))
         assert other.cached_tokens(restored) == start + 8
         prefill(other, restored, cached=start + 8)
@@ -102,7 +102,7 @@ def test_a_row_that_joined_with_its_last_prompt_token_in_flight_is_one_that_stil
     engine, other = engine_of(kind), engine_of(kind)
     seq = engine.open(params)
     for start, stop in ((0, 8), (8, 16), (16, 24), (24, 29)):
-        engine.prefill(seq, PrefillPiece(start, stop, is_last=False))
+        engine.prefill(seq, PrefillChunk(start, stop, is_last=False))
     engine.join(seq)
     ticket = engine.submit([seq])
     snapshot = engine.snapshot(seq)
@@ -285,7 +285,7 @@ def test_a_row_over_an_adopted_prefix_writes_what_a_cold_one_does(kind, shared):
 def test_a_ring_or_a_state_is_adopted_whole_or_not_at_all(kind):
     engine = engine_of(kind)
     source = engine.open(request(33))
-    engine.prefill(source, PrefillPiece(0, 24, is_last=False))
+    engine.prefill(source, PrefillChunk(0, 24, is_last=False))
     prefix = engine.detach(source)
     assert (len(prefix.ids), prefix.kv.is_whole) == (24, True)
     longer = SequenceParams((*prefix.ids, 9, 8, 7), max_tokens=6)

@@ -23,7 +23,7 @@ def rows():
 
 def test_a_row_that_is_not_open_is_said_to_be_so(rows):
     with pytest.raises(UnknownSequence, match="77"):
-        rows[0]._ledger.row(77)
+        rows[0]._table.row(77)
 
 
 def test_settling_a_row_that_goes_on_cuts_nothing(rows):

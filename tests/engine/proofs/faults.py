@@ -110,11 +110,11 @@ class Trio:
         return self.told
 
     def fill(self, row: int) -> bool:
-        """All pieces of a row's prompt; whether it goes on."""
+        """All chunks of a row's prompt; whether it goes on."""
         tokens = len(self._requests[row].prompt_ids)
-        for piece in plan_prefill(prompt_tokens=tokens, chunk_tokens=4):
+        for chunk in plan_prefill(prompt_tokens=tokens, chunk_tokens=4):
             self.note(f"prefill {row}")
-            first = self.engine.prefill(self.seqs[row], piece).first
+            first = self.engine.prefill(self.seqs[row], chunk).first
             if first is not None and self.told[row].take(first):
                 return False
         return True

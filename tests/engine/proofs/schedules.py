@@ -10,8 +10,8 @@ from engine.engine import Engine
 from engine.finish import FinishCause
 from engine.outcome import SeqId, StepOutcome
 from engine.params import SamplingParams, SequenceParams
-from engine.prefill import PrefillPiece, plan_prefill
-from engine.sequence import Phase
+from engine.prefill import PrefillChunk, plan_prefill
+from engine.rows import Phase
 from engine.ticket import Ticket
 from tests.engine.inside import row_of, rows_of, storage_of
 
@@ -118,8 +118,8 @@ def alone(engine: Engine, request: Request) -> Written:
     written = Written()
     seq = engine.open(request.params, hooks=OddTokens() if request.hooks else None)
     done = False
-    for piece in pieces(request):
-        first = engine.prefill(seq, piece).first
+    for chunk in chunks(request):
+        first = engine.prefill(seq, chunk).first
         done = first is not None and written.take(first)
     while not done:
         (outcome,) = engine.step([seq])
@@ -128,7 +128,7 @@ def alone(engine: Engine, request: Request) -> Written:
     return written
 
 
-def pieces(request: Request) -> list[PrefillPiece]:
+def chunks(request: Request) -> list[PrefillChunk]:
     return list(
         plan_prefill(prompt_tokens=len(request.params.prompt_ids), chunk_tokens=request.chunk)
     )
@@ -141,7 +141,7 @@ class Row:
         self.request, self.expected = request, expected
         self.written = Written()
         self.seq: SeqId | None = None
-        self.pieces = pieces(request)
+        self.chunks = chunks(request)
         self.filled = 0
         self.closed = False
 
@@ -192,10 +192,10 @@ class Schedule:
     def fill(self) -> None:
         for row in self.rows:
             if self.phase(row) is Phase.PREFILL and self.rng.random() < 0.7:
-                piece = row.pieces[row.filled]
+                chunk = row.chunks[row.filled]
                 row.filled += 1
                 assert row.seq is not None
-                outcome = self.engine.prefill(row.seq, piece)
+                outcome = self.engine.prefill(row.seq, chunk)
                 self.check()
                 if outcome.first is not None:
                     self.take(outcome.first)
@@ -309,7 +309,7 @@ class Schedule:
             record = self.record(row)
             held = storage_of(self.engine).length(record.slot)
             if phase is Phase.PREFILL:
-                done = row.pieces[row.filled - 1].stop if row.filled else 0
+                done = row.chunks[row.filled - 1].stop if row.filled else 0
                 assert held == done
                 continue
             law = record.prompt_tokens + record.written - 1 + len(record.in_flight)

@@ -182,7 +182,7 @@ def test_kv_that_is_no_number_never_reaches_the_next_row_of_its_slot(kind: str, 
     poisoned = weight.at[9].add(mx.nan)
     if read == "cancelled while filling":
         embed.weight = weight.at[3].add(mx.nan)
-        engine.prefill(spoiled, next(iter(pieces_of(9))))
+        engine.prefill(spoiled, next(iter(chunks_of(9))))
     elif read == "cancelled in flight":
         prefill(engine, spoiled)
         embed.weight = weight.at[engine.last_token(spoiled)].add(mx.nan)
@@ -203,7 +203,7 @@ def test_kv_that_is_no_number_never_reaches_the_next_row_of_its_slot(kind: str, 
     assert tokens == alone
 
 
-def pieces_of(tokens: int) -> Any:
+def chunks_of(tokens: int) -> Any:
     from engine.prefill import plan_prefill
 
     return plan_prefill(prompt_tokens=tokens, chunk_tokens=8)

@@ -67,7 +67,7 @@ def test_a_request_that_cannot_be_opened_takes_no_row(victim: int, bad, error):
 
 @each_kind
 @each_row
-@pytest.mark.parametrize("at_end", [False, True], ids=["first piece", "last piece"])
+@pytest.mark.parametrize("at_end", [False, True], ids=["first chunk", "last chunk"])
 def test_a_prefill_that_raises_ends_its_row(kind: str, victim: int, at_end: bool):
     engine, model = watched(kind)
     trio = Trio(engine)
@@ -86,7 +86,7 @@ def test_a_prefill_that_raises_ends_its_row(kind: str, victim: int, at_end: bool
 
 @each_kind
 @each_row
-@pytest.mark.parametrize("where", ["evaluate", "read"], ids=["a piece", "the last piece"])
+@pytest.mark.parametrize("where", ["evaluate", "read"], ids=["a chunk", "the last chunk"])
 def test_a_prefill_that_the_device_cannot_compute_ends_its_row(
     kind: str, victim: int, where: str, device: Device
 ):

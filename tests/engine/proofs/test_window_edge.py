@@ -101,7 +101,7 @@ def test_drafts_across_the_windows_edge_change_nothing(model: Any, context: int,
 
 
 @each_context
-def test_a_long_prompt_of_many_pieces_goes_through_a_short_window(model: Any, context: int):
+def test_a_long_prompt_of_many_chunks_goes_through_a_short_window(model: Any, context: int):
     # mlx-lm#1493: a prompt of many chunks hung.
     prompt = prompt_of(context - 12)
     engine = engine_of(model, context)

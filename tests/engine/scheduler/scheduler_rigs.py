@@ -12,11 +12,11 @@ from engine.events import Cancelled, Delta, Done, Event, Failed, PrefillProgress
 from engine.outcome import TokenLogprobs
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
+from engine.rows import Phase
 from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from engine.sequence import Phase
 from engine.session import Answer, Session, TextDelta
 from tests.engine.inside import rows_of, storage_of
 

@@ -3,11 +3,11 @@ from engine.events import Delta
 from engine.finish import FinishCause
 from engine.outcome import SeqId, StepOutcome, TokenLogprob, TokenLogprobs
 from engine.params import SamplingParams, SequenceParams
+from engine.rows import SuspendedRow
 from engine.sampling.row_sampler import SamplerSnapshot
 from engine.scheduler.job import Job
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
-from engine.sequence import SuspendedRow
 
 SEQ = SeqId(4)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Ids
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
@@ -38,10 +38,10 @@ class RowHooks(Protocol):
     A row with hooks is drawn once its newest token is on the host (the row pipeline).
     """
 
-    def mask(self, ids: Ids[int]) -> np.ndarray | None:
+    def mask(self, ids: Sequence[int]) -> np.ndarray | None:
         """float32[V] added to the logits of the next token; None: nothing."""
 
-    def finish(self, ids: Ids[int]) -> FinishCause | None:
+    def finish(self, ids: Sequence[int]) -> FinishCause | None:
         """A reason to stop after the newest token: LENGTH or STRUCTURED_STOP."""
 
 
@@ -62,7 +62,7 @@ class SuspendedRow:
     hooks: RowHooks | None
 
 
-class Sequence:
+class Row:
     """A request from ``open`` to ``close``.
 
     The length law: outside a forward, KV holds prompt + written - 1 tokens while the row
@@ -129,6 +129,6 @@ class Sequence:
 
     def __repr__(self) -> str:
         return (
-            f"Sequence({self.seq}, {self.phase.name}, prompt={self.prompt_tokens}, "
+            f"Row({self.seq}, {self.phase.name}, prompt={self.prompt_tokens}, "
             f"written={self.written}, in_flight={len(self.in_flight)})"
         )
