@@ -291,6 +291,10 @@ SAMPLING_FIELDS = tuple(_described(one) for one in fields(SamplingParams) if one
 """The fields that users set; how ``logit_bias`` is spelt depends on where it stands."""
 
 
+MAX_NGRAM_TOKENS = 16
+MAX_DRAFT_TOKENS = 64
+
+
 class LookupPolicy(StrEnum):
     """How a prompt-lookup draft budget follows what was accepted."""
 
@@ -312,13 +316,16 @@ class SpeculationParams:
     def __post_init__(self) -> None:
         if self.ngram_min < 1:
             raise InvalidParams("ngram_min", f"must be 1 or more, got {self.ngram_min}")
-        if not self.ngram_min <= self.ngram_max <= 16:
+        if not self.ngram_min <= self.ngram_max <= MAX_NGRAM_TOKENS:
             raise InvalidParams(
                 "ngram_max",
-                f"must be from ngram_min ({self.ngram_min}) to 16, got {self.ngram_max}",
+                f"must be from ngram_min ({self.ngram_min}) to {MAX_NGRAM_TOKENS}, "
+                f"got {self.ngram_max}",
             )
-        if not 1 <= self.max_draft <= 64:
-            raise InvalidParams("max_draft", f"must be from 1 to 64, got {self.max_draft}")
+        if not 1 <= self.max_draft <= MAX_DRAFT_TOKENS:
+            raise InvalidParams(
+                "max_draft", f"must be from 1 to {MAX_DRAFT_TOKENS}, got {self.max_draft}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from engine.errors import InvalidParams
-from engine.params import LookupPolicy, SpeculationParams
+from engine.params import (
+    MAX_DRAFT_TOKENS,
+    MAX_NGRAM_TOKENS,
+    LookupPolicy,
+    SpeculationParams,
+)
 
 LOOKUP = "Prompt lookup"
 
-_ENGINE_NAMES = {
-    "prompt_lookup_ngram_max": "ngram_max",
-    "prompt_lookup_ngram_min": "ngram_min",
-    "prompt_lookup_max_draft": "max_draft",
+_HELP = {
+    "ngram_max": f"Longest n-gram that is looked up, up to {MAX_NGRAM_TOKENS}. Default: {{}}.",
+    "ngram_min": "Shortest n-gram that counts as a match. Default: {}.",
+    "max_draft": f"Most tokens of one draft, up to {MAX_DRAFT_TOKENS}. Default: {{}}.",
+    "policy": "How long drafts are: auto weighs what was accepted so far against what a draft "
+    "costs here; graded and gated follow what was accepted; fixed never adapts. Default: {}.",
 }
 
 
@@ -23,14 +30,9 @@ def complete_policies(incomplete: str) -> list[str]:
     return [policy for policy in LookupPolicy if policy.startswith(incomplete)]
 
 
-POLICY: Any = typer.Option(
-    "--prompt-lookup-policy", metavar="POLICY", rich_help_panel=LOOKUP,
-    autocompletion=complete_policies,
-    help="How long drafts are: auto weighs what was right so far against what a draft "
-    "costs here; graded and gated follow what was right; fixed never adapts. "
-    "Default: auto.",
-)  # fmt: skip
-"""The option that ``serve`` has too."""
+def lookup_help(name: str) -> str:
+    """The help text of one of `SpeculationParams`' fields, whatever a command calls its option."""
+    return _HELP[name].format(getattr(SpeculationParams(), name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +43,29 @@ class LookupOptions:
         bool | None,
         typer.Option(
             "--prompt-lookup/--no-prompt-lookup", rich_help_panel=LOOKUP,
-            help="Draft from the prompt and the answer so far, and check several tokens in one "
-            "forward. The text stays the same; edits, extracts and code come faster.",
+            help="Draft from the prompt and the answer so far, and verify several tokens in one "
+            "forward. The text stays the same; edits, extracts and code get faster.",
         ),
     ] = None  # fmt: skip
     prompt_lookup_ngram_max: Annotated[
         int | None,
-        typer.Option(
-            "--prompt-lookup-ngram-max", metavar="N", rich_help_panel=LOOKUP,
-            help="Longest run of tokens that is looked up, up to 16. Default: 3.",
-        ),
-    ] = None  # fmt: skip
+        typer.Option(metavar="N", rich_help_panel=LOOKUP, help=lookup_help("ngram_max")),
+    ] = None
     prompt_lookup_ngram_min: Annotated[
         int | None,
-        typer.Option(
-            "--prompt-lookup-ngram-min", metavar="N", rich_help_panel=LOOKUP,
-            help="Shortest run of tokens that counts as a match. Default: 2.",
-        ),
-    ] = None  # fmt: skip
+        typer.Option(metavar="N", rich_help_panel=LOOKUP, help=lookup_help("ngram_min")),
+    ] = None
     prompt_lookup_max_draft: Annotated[
         int | None,
-        typer.Option(
-            "--prompt-lookup-max-draft", metavar="N", rich_help_panel=LOOKUP,
-            help="Most tokens of one draft, up to 64. Default: 7.",
-        ),
-    ] = None  # fmt: skip
+        typer.Option(metavar="N", rich_help_panel=LOOKUP, help=lookup_help("max_draft")),
+    ] = None
     prompt_lookup_policy: Annotated[
         str | None,
-        POLICY,
-    ] = None
+        typer.Option(
+            metavar="POLICY", rich_help_panel=LOOKUP, autocompletion=complete_policies,
+            help=lookup_help("policy"),
+        ),
+    ] = None  # fmt: skip
     lookup_file: Annotated[
         list[Path] | None,
         typer.Option(
@@ -106,17 +102,16 @@ def speculation_params(options: LookupOptions) -> SpeculationParams | None:
     if not options.prompt_lookup:
         return None
     values: dict[str, Any] = {
-        engine_name: value
-        for name, engine_name in _ENGINE_NAMES.items()
-        if (value := getattr(options, name)) is not None
+        name: value
+        for name in _HELP
+        if (value := getattr(options, f"prompt_lookup_{name}")) is not None
     }
-    if options.prompt_lookup_policy is not None:
-        values["policy"] = _policy(options.prompt_lookup_policy)
     try:
+        if "policy" in values:
+            values["policy"] = _policy(values["policy"])
         return SpeculationParams(**values)
     except InvalidParams as error:
-        name = next(name for name, field in _ENGINE_NAMES.items() if field == error.field)
-        raise InvalidParams(_spelling(name), error.problem) from None
+        raise InvalidParams(_spelling(f"prompt_lookup_{error.field}"), error.problem) from None
 
 
 def read_lookup_files(paths: list[Path] | None) -> tuple[tuple[str, str], ...]:
@@ -143,7 +138,7 @@ def _policy(name: str) -> LookupPolicy:
         return LookupPolicy(name)
     except ValueError:
         raise InvalidParams(
-            "--prompt-lookup-policy", f"must be one of {', '.join(LookupPolicy)}, not {name!r}"
+            "policy", f"must be one of {', '.join(LookupPolicy)}, not {name!r}"
         ) from None
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, plain_typer
+from mlxcel_cli.lookup_options import lookup_help
 from mlxcel_cli.option_groups import takes_groups
 from mlxcel_cli.options import Config, Json, MaxTokens, ModelOptions, complete_models
 
@@ -42,7 +43,7 @@ MaxDraft = Annotated[
     int | None,
     typer.Option(
         "--max-draft", metavar="N", rich_help_panel=MEASUREMENT,
-        help="Most tokens of one draft, up to 64. Default: 7.",
+        help=lookup_help("max_draft"),
     ),
 ]  # fmt: skip
 Repeats = Annotated[

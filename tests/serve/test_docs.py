@@ -13,7 +13,7 @@ from mlxcel_cli.serve.schema.anthropic import MESSAGES, MessagesRequest
 from mlxcel_cli.serve.schema.fields import INERT, UNSUPPORTED
 from mlxcel_cli.serve.schema.native import NATIVE, InfillRequest, NativeRequest, TokenizeRequest
 from mlxcel_cli.serve.schema.requests import ALIASES, ChatRequest, CompletionRequest
-from mlxcel_cli.serve_options import settings_table
+from mlxcel_cli.serve_options import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "server.md"
@@ -42,7 +42,7 @@ def settings_rows() -> str:
     options = {one.name: one.opts[0] for one in command_tree().commands["serve"].params}
     return "\n".join(
         f"| `{options[name]}` | {told(row.default)} | {row.change} | `MLXCEL_{name.upper()}` |"
-        for name, row in settings_table().items()
+        for name, row in SETTINGS.items()
     )
 
 
@@ -138,7 +138,7 @@ def example(kind: str, start: str) -> str:
 def test_the_first_command_listens_where_the_page_s_other_examples_ask(start_server):
     (_, command, *arguments) = example("sh", "mlxcel serve").split()
     assert (command, *arguments) == ("serve", "--port", "8080")
-    assert ADDRESS.endswith(f":{settings_table()['port'].default}")
+    assert ADDRESS.endswith(f":{SETTINGS['port'].default}")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

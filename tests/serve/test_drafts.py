@@ -8,8 +8,7 @@ import pytest
 from engine.errors import InvalidParams
 from engine.params import LookupPolicy
 from mlxcel_cli.serve.settings import settle
-from mlxcel_cli.serve_options import ServeOptions, settings_table
-from mlxcel_cli.setting import Change
+from mlxcel_cli.serve_options import SETTINGS, Mutability, ServeOptions
 from tests.serve.conftest import Starter, environ_of
 
 COPY = "one two three four five six seven one two three four five six seven one two three"
@@ -137,9 +136,9 @@ def test_bad_settings_are_refused_before_a_model_is_loaded(options, field, words
 
 
 def test_settings_of_drafts_are_read_only():
-    table = settings_table()
+    table = SETTINGS
     names = ("draft_kind", "draft_block_size", "prompt_lookup_max_batch", "prompt_lookup_policy")
-    assert {table[name].change for name in names} == {Change.READ_ONLY}
+    assert {table[name].change for name in names} == {Mutability.READ_ONLY}
     with pytest.raises(InvalidParams, match="prompt_lookup_max_batch"):
         settle(ServeOptions()).changed({"prompt_lookup_max_batch": 4})
 

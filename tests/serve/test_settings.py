@@ -10,10 +10,9 @@ from mlxcel_cli.config import setting_types
 from mlxcel_cli.serve.listening import tls_context
 from mlxcel_cli.serve.middleware import read_keys
 from mlxcel_cli.serve.settings import ServeSettings, settings_report, settle
-from mlxcel_cli.serve_options import ServeOptions, settings_table
-from mlxcel_cli.setting import Change
+from mlxcel_cli.serve_options import SETTINGS, Mutability, ServeOptions
 
-TABLE = settings_table()
+TABLE = SETTINGS
 
 
 def options() -> dict:
@@ -87,7 +86,7 @@ def test_what_cannot_be_is_refused_by_name(given, field):
 
 def test_only_changeable_settings_change():
     settings = settle(ServeOptions())
-    changeable = {name for name, row in TABLE.items() if row.change is Change.CHANGEABLE}
+    changeable = {name for name, row in TABLE.items() if row.change is Mutability.CHANGEABLE}
     for name in TABLE:
         if name in changeable:
             assert getattr(settings.changed({name: TABLE[name].default}), name) is not None
