@@ -65,7 +65,7 @@ def test_the_options_file_in_use_is_named(tmp_path: Path):
     assert report["options_file"] == {"path": str(file), "exists": True}
 
 
-def test_a_machine_without_a_backend_is_told_what_to_type():
+def test_a_machine_without_a_backend_is_an_error_that_says_what_to_type():
     report = json.loads(doctor("--json", program=("-c", NO_MLX)))
     assert report["device"] is None
     assert any("pip install" in warning for warning in report["warnings"])

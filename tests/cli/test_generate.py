@@ -196,7 +196,7 @@ def test_a_reader_that_goes_away_ends_the_program_quietly(program):
     assert done.stderr == b""
 
 
-def test_a_full_disk_behind_stdout_is_told(program):
+def test_a_full_disk_behind_stdout_is_reported(program):
     done = program.shell("mlxcel generate hi > /dev/full")
     assert done.returncode == 12
     assert done.stderr == b"mlxcel: No space left on device\n"

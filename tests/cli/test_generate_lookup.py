@@ -13,7 +13,7 @@ def timings(done) -> dict:
     return json.loads(done.stdout.decode().splitlines()[-1])["timings"]
 
 
-def test_stats_tell_what_it_did_in_one_line_of_pairs(program):
+def test_stats_report_what_it_did_in_one_line_of_pairs(program):
     done = program.run("generate", "hi", "--prompt-lookup", "--stats", script=DRAFTED)
     assert done.stdout == b"Hello\n"
     line = done.stderr.decode().splitlines()[-1]
@@ -56,7 +56,7 @@ def test_settings_and_lookup_files_reach_the_engine(program, tmp_path):
     assert f"lookup_texts=(({str(file)!r}, 'copy me'),)" in asked
 
 
-def test_a_lookup_file_that_is_missing_is_told_before_a_model_is_loaded(program):
+def test_a_lookup_file_that_is_missing_is_reported_before_a_model_is_loaded(program):
     done = program.run(
         "generate", "hi", "--prompt-lookup", "--lookup-file", "nope", script={"load": [["missing"]]}
     )
@@ -99,7 +99,7 @@ def test_a_refusal_is_an_error_that_names_the_reason(program, mode):
     assert b"Hello" not in done.stdout
 
 
-def test_a_drafter_that_was_dropped_is_told_and_the_answer_stands(program):
+def test_a_drafter_that_was_dropped_is_reported_and_the_answer_stands(program):
     script = {"answer": [["text", "Hello"]], "dropped": "it made up a token"}
     done = program.run("generate", "hi", "--prompt-lookup", script=script)
     assert (done.returncode, done.stdout) == (0, b"Hello\n")

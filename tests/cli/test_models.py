@@ -45,7 +45,7 @@ def models(
     )
 
 
-def test_an_empty_machine_is_told_what_to_type():
+def test_an_empty_machine_is_an_error_that_says_what_to_type():
     done = models("list")
     assert (done.returncode, done.stdout) == (0, "")
     assert "mlxcel models pull" in done.stderr
@@ -146,7 +146,7 @@ def test_a_users_own_folder_is_never_removed(tmp_path):
     assert (folder / "config.json").exists()
 
 
-def test_an_interrupted_pull_exits_130_and_the_next_one_goes_on(places):
+def test_an_interrupted_pull_exits_130_and_the_next_one_continues(places):
     hub = FakeHub(
         {"config.json": b'{"model_type": "llama"}', "model.safetensors": bytes(9_000_000)}
     )

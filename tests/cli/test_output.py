@@ -47,7 +47,7 @@ def test_without_stdout_an_answer_is_an_error():
         Output(None, io.StringIO(), {}).write("a")
 
 
-def test_a_reader_that_went_away_is_told_apart_from_other_errors():
+def test_a_reader_that_went_away_is_distinguished_from_other_errors():
     class Broken(io.StringIO):
         def flush(self) -> None:
             raise BrokenPipeError

@@ -63,7 +63,7 @@ def test_a_terminal_gets_no_control_character_by_any_way():
     assert controls(shown) == set()
 
 
-def test_a_pipe_gets_the_answer_letter_by_letter():
+def test_a_pipe_gets_the_answer_verbatim():
     stdout = io.StringIO()
     Output(stdout, None, {}).write(HOSTILE)
     assert stdout.getvalue() == HOSTILE

@@ -63,7 +63,7 @@ def test_a_pipe_alone_is_the_prompt(pipe):
     assert text_of(ask(stdin=pipe(b"hello\n"))) == "hello"
 
 
-def test_an_empty_pipe_beside_a_prompt_adds_nothing(pipe):
+def test_an_empty_pipe_with_a_prompt_adds_nothing(pipe):
     assert text_of(ask("hello", stdin=pipe(b""))) == "hello"
 
 

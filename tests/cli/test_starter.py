@@ -54,7 +54,7 @@ def test_a_seed_makes_a_warm_answer_repeatable(run):
     assert run(*words).stdout == run(*words).stdout
 
 
-def test_an_answer_goes_on_from_its_given_start(run):
+def test_an_answer_continues_from_its_given_start(run):
     done = run("-n", "4", "--prefill", "The sea is", "Describe the sea.")
     assert done.stdout.startswith(b"The sea is ")
 

@@ -37,7 +37,7 @@ def costs(home: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("sampler", [(), ("--temperature", "0.8", "--seed", "3")], ids=str)
-def test_the_text_is_the_same_and_the_rounds_are_told(generate, sampler):
+def test_the_text_is_the_same_and_the_rounds_are_reported(generate, sampler):
     plain = generate(*sampler)
     policy = ("--prompt-lookup-policy", "fixed")
     drafted = generate("--prompt-lookup", "--stats", *policy, *sampler)

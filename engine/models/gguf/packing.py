@@ -1,6 +1,6 @@
 """Turns the blocks of a GGUF tensor into the arrays that mlx-lm's folder stores.
 
-Formats that MLX's affine quantization expresses keep their codes (``uint32`` words) beside float32
+Formats that MLX's affine quantization expresses keep their codes (``uint32`` words) with float32
 scales and biases, exactly; plain floats are copied; what is left becomes float16, whose rounding is
 far below the error such formats already carry.
 """
@@ -19,7 +19,7 @@ from engine.models.gguf.reader import TensorInfo
 from engine.models.gguf.tensors import Change, Placement, change_rows
 
 CHUNK_VALUES = 1 << 21
-"""Values decoded at once: 8 MiB of float32, little beside one packed tensor."""
+"""Values decoded at once: 8 MiB of float32, little next to one packed tensor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ _STOP_TEXTS = frozenset(
 list them in generation_config.json, which GGUF does not carry."""
 
 _BOS_BY_DEFAULT = frozenset(("llama-bpe", "llama3", "llama-v3", "tekken"))
-"""Byte-level tokenizers that begin with BOS unless told otherwise."""
+"""Byte-level tokenizers that begin with BOS unless the file says otherwise."""
 
 
 MAX_TOKEN_CHARACTERS = 2048

@@ -74,7 +74,7 @@ def test_what_is_fed_as_padding_changes_nothing_to_the_bit(kind, models):
 
 
 @every_kind
-def test_k3_a_rider_is_unchanged_to_the_bit_and_can_be_cut_back_as_before(kind, models):
+def test_k3_an_inactive_row_is_unchanged_to_the_bit_and_can_be_cut_back_as_before(kind, models):
     answers = []
     for busy in (False, True):
         rows = Rows(kind, model=models[kind])
@@ -91,7 +91,7 @@ def test_k3_a_rider_is_unchanged_to_the_bit_and_can_be_cut_back_as_before(kind, 
 
 
 @pytest.mark.parametrize("kind", ["dense", "window as a mask"])
-def test_k3_not_a_bit_of_what_a_rider_holds_is_written(kind, models):
+def test_k3_not_a_bit_of_what_an_inactive_row_holds_is_written(kind, models):
     rows = Rows(kind, model=models[kind])
     rider, other = rows.open(*prompt(21)), rows.open(*prompt(4, 1))
     before = [held(layer, rider, 21) for layer in rows.storage._layers]

@@ -56,7 +56,7 @@ def test_k3_a_row_that_rides_along_is_unchanged_to_the_bit(kind, models):
 
 
 @every_kind
-def test_k3_what_a_rider_saved_before_is_what_it_saves_after(kind, models):
+def test_k3_what_an_inactive_row_saved_before_is_what_it_saves_after(kind, models):
     rows = Rows(kind, model=models[kind])
     rider, other = rows.open(*prompt(8)), rows.open(*prompt(4, 1))
     before = rows.storage.save(rider, 8)
@@ -161,7 +161,7 @@ def test_a_pool_shrinks_only_when_it_halves(models):
 
 
 @every_kind
-def test_capacity_grows_under_rows_that_go_on(kind, models):
+def test_capacity_grows_under_rows_that_continue(kind, models):
     rows = Rows(kind, model=models[kind])
     long, short = rows.open(*prompt(CAPACITY_STEP - 1)), rows.open(*prompt(3, 1))
     alone = rows.another(kind)
@@ -229,7 +229,7 @@ def test_a_refused_rewind_leaves_the_row_as_it_was(kind, models):
 
 
 @every_kind
-def test_a_row_saved_here_goes_on_in_another_pool_to_the_bit(kind, models):
+def test_a_row_saved_here_continues_in_another_pool_to_the_bit(kind, models):
     rows = Rows(kind, model=models[kind])
     rows.open(*prompt(3))
     slot = rows.open(*prompt(30, 1))

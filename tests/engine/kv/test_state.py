@@ -55,7 +55,7 @@ def test_a_reused_slot_does_not_see_the_state_before_it_in_a_step_of_several_row
     assert (rows.state(rows.slots[0]), rows.state(slot)) == (2, 1)
 
 
-def test_a_row_that_began_in_a_step_goes_on_alone_and_is_saved_as_any_other():
+def test_a_row_that_began_in_a_step_continues_alone_and_is_saved_as_any_other():
     rows = StateRows(2)
     first, second = rows.slots
     rows.step(first, second)
@@ -183,7 +183,7 @@ def test_growth_and_shrinking_carry_the_ways_back():
     assert rows.state(0) == 10
 
 
-def test_a_saved_state_goes_on_elsewhere():
+def test_a_saved_state_continues_elsewhere():
     rows = StateRows(2)
     rows.feed(rows.slots[1], 4)
     snapshot = rows.pool.save(rows.slots[1], 1)

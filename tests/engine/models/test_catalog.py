@@ -47,7 +47,7 @@ def test_models_of_all_places_are_listed_by_kind_and_name(places):
     ]
 
 
-def test_a_model_tells_what_its_config_says(places):
+def test_a_model_reports_what_its_config_says(places):
     add_hub_model(
         places,
         "owner/name",
@@ -137,7 +137,7 @@ def test_without_a_usable_ref_the_newest_snapshot_counts(places, ref):
         ("Qwen2.5-7B.gguf", None),
     ],
 )
-def test_a_gguf_files_name_tells_its_quantization(name, quantization):
+def test_a_gguf_files_name_reports_its_quantization(name, quantization):
     assert gguf_quantization(name) == quantization
 
 
@@ -158,7 +158,7 @@ def test_a_gguf_files_name_tells_its_quantization(name, quantization):
         ({"quantization": "yes"}, None),
     ],
 )
-def test_the_config_tells_the_packing(config, label):
+def test_the_config_reports_the_packing(config, label):
     assert quantization_of(config) == label
 
 

@@ -33,7 +33,7 @@ def test_shards_their_index_and_all_kinds_of_tokenizers_are_needed():
     assert set(chosen(*needed, *others)) == needed
 
 
-def test_an_mlx_folder_is_preferred_to_gguf_files_beside_it():
+def test_an_mlx_folder_is_preferred_to_gguf_files_next_to_it():
     assert "m.gguf" not in chosen("config.json", "model.safetensors", "m.gguf")
 
 

@@ -119,7 +119,7 @@ def test_a_family_is_known_by_its_module_renamed_or_not(config, known):
     assert knows_family(config) is known
 
 
-def test_asking_for_a_family_imports_neither_mlx_nor_mlx_lm():
+def test_a_look_up_of_a_family_imports_neither_mlx_nor_mlx_lm():
     out = run_fresh(
         "import sys\n"
         "from engine.models.mlxlm import knows_family\n"

@@ -80,7 +80,7 @@ def test_progress_counts_the_bytes_of_all_files_together(hub, tmp_path):
     assert (done[-1], seen[-1].total) == (pulled.size_bytes, pulled.size_bytes)
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(hub, tmp_path):
+def test_a_transfer_that_breaks_off_continues_where_it_stopped(hub, tmp_path):
     hub.breaks, hub.break_after_bytes = 2, 1_200_000
     pulled = pull_here(hub, tmp_path)
     assert (pulled.folder / "model.safetensors").read_bytes() == WEIGHTS
@@ -90,7 +90,7 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_stopped(hub, tmp_path):
     assert all(asked is not None and asked > "bytes=0-" for asked in later)
 
 
-def test_a_pull_that_was_interrupted_goes_on_in_the_next_one(hub, tmp_path):
+def test_a_pull_that_was_interrupted_continues_in_the_next_one(hub, tmp_path):
     def interrupt(report: Progress) -> None:
         if "safetensors" in report.stage and report.done > 1_000_000:
             raise KeyboardInterrupt

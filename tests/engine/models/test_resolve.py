@@ -141,7 +141,7 @@ def test_a_bare_name_that_fits_none_says_what_to_pull(places):
     assert "mlxcel models pull mlx-community/Qwen3-0.6B-4bit" in caught.value.hint
 
 
-def test_a_slip_of_the_pen_is_answered_with_the_name_that_is_here(places):
+def test_a_typing_slip_is_answered_with_the_name_that_is_here(places):
     add_hub_model(places, "mlx-community/Qwen3-0.6B-4bit")
     with pytest.raises(ModelNotFound, match=r"did you mean mlx-community/Qwen3-0\.6B-4bit"):
         resolve("Qwen3-0.6-4bit", places)

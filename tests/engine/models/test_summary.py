@@ -15,7 +15,7 @@ def test_packed_weights_count_as_many_as_dense_ones(tmp_path, packing):
     assert summarize(write_tiny(tmp_path, quantize=packing)).parameters == count
 
 
-def test_a_summary_tells_what_the_files_say(tmp_path):
+def test_a_summary_reports_what_the_files_say(tmp_path):
     summary = summarize(write_tiny(tmp_path))
     assert (summary.layers, summary.stored_dtypes) == (2, ("F32",))
     assert summary.has_template

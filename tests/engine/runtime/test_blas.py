@@ -148,7 +148,7 @@ def test_without_a_compiler_the_library_serves_alone(tmp_path: Path):
     assert "no C compiler" in result.notes
 
 
-def test_a_compiler_that_fails_is_told_and_not_asked_again_that_day(tmp_path: Path):
+def test_a_compiler_that_fails_is_reported_and_not_tried_again_that_day(tmp_path: Path):
     broken = tmp_path / "bin/cc"
     broken.parent.mkdir()
     broken.write_text(f"#!/bin/sh\necho x >>{tmp_path}/calls\necho 'cc: no headers' >&2\nexit 1\n")
@@ -168,7 +168,7 @@ def test_a_cache_that_cannot_be_written_costs_the_kernels_only(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["missing.so", "text.so", "libm.so.6", "~nobody-here/x.so"])
-def test_a_named_library_that_is_none_is_told_and_passed_over(cache: Path, name: str):
+def test_a_named_library_that_is_none_is_reported_and_passed_over(cache: Path, name: str):
     path = cache / name
     if name == "text.so":
         path.write_text("no library")

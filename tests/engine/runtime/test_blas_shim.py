@@ -151,7 +151,7 @@ def test_large_products_are_right_when_threads_share_them(sgemm: Sgemm, rows: in
     np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=2e-4)
 
 
-def test_a_row_s_result_does_not_depend_on_the_rows_beside_it(sgemm: Sgemm):
+def test_a_row_s_result_does_not_depend_on_its_neighbours(sgemm: Sgemm):
     a, b = random((16, 576), 1), random((576, 1536), 2)
     products = [call(sgemm, a[:rows], b, np.zeros((rows, 1536))) for rows in range(1, 17)]
     for product in products:
@@ -227,7 +227,7 @@ def test_a_file_of_another_machine_is_refused(tmp_path: Path):
         load_shim(other, open_library(bundled_library()), 1)
 
 
-def test_what_the_compiler_says_is_told(tmp_path: Path):
+def test_what_the_compiler_says_is_reported(tmp_path: Path):
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\necho 'fatal: no such host' >&2\nexit 1\n")
     broken.chmod(0o755)

@@ -23,7 +23,7 @@ def test_the_bundled_library_is_proved():
     prove(bundled_library(), None, 1)
 
 
-def test_a_child_s_words_are_told(tmp_path: Path):
+def test_a_child_s_words_are_reported(tmp_path: Path):
     with pytest.raises(BlasError, match=r"none\.so cannot be loaded"):
         prove(tmp_path / "none.so", None, 1)
 

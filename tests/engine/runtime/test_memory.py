@@ -123,7 +123,7 @@ def test_available_memory_is_the_least_any_limit_leaves(
     assert host_memory_available(tmp_path / "proc", tmp_path / "sys") == expected
 
 
-def test_a_system_that_tells_nothing_has_unknown_memory(tmp_path: Path):
+def test_a_system_that_says_nothing_has_unknown_memory(tmp_path: Path):
     assert host_memory_available(tmp_path, tmp_path) == 0
 
 

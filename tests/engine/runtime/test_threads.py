@@ -101,7 +101,7 @@ def test_a_meaningless_variable_is_passed_over(machine: Path, text: str):
     assert threads(machine, OPENBLAS_NUM_THREADS=text) == 4
 
 
-def test_a_machine_that_tells_nothing_counts_its_cpus(tmp_path: Path):
+def test_a_machine_that_says_nothing_counts_its_cpus(tmp_path: Path):
     assert physical_cores({0, 1, 5}, tmp_path) == 3
     assert busy_cpus(tmp_path) == 0
     assert cpu_quota(tmp_path, tmp_path) == math.inf

@@ -97,7 +97,7 @@ def test_rows_that_do_not_use_a_stage_keep_all() -> None:
     assert knobs.min_keep is None
 
 
-def test_step_knobs_follow_the_position() -> None:
+def test_step_parameters_follow_the_position() -> None:
     samplers = [
         row_sampler(SamplingParams(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.1)),
         None,
@@ -120,7 +120,7 @@ def test_penalties_and_logprobs_cost_nothing_when_nobody_asks() -> None:
     assert asking_rows(samplers) is None
 
 
-def test_asking_for_no_alternatives_is_asking() -> None:
+def test_no_alternatives_is_a_request_too() -> None:
     asking = asking_rows([None, row_sampler(SamplingParams(logprobs=0))])
     assert asking is not None
     assert (asking.rows, asking.top) == ((1,), (0,))

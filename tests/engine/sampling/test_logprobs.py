@@ -27,7 +27,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return exact - np.log(np.exp(exact).sum(axis=-1, keepdims=True))
 
 
-def test_each_asking_row_gets_its_own_count_of_alternatives() -> None:
+def test_each_row_gets_its_own_count_of_alternatives() -> None:
     logits = np.random.default_rng(0).normal(size=(3, VOCAB)).astype(np.float32)
     rows = asking((0, 3), (2, 0))
     values = measure_logprobs(rows, mx.array(logits), mx.array([5, 6, 7]))

@@ -229,7 +229,7 @@ def test_rows_with_and_without_penalties_share_a_batch() -> None:
     assert len(tokens) == 2
 
 
-def test_every_kind_of_row_fits_one_batch_with_riders() -> None:
+def test_every_kind_of_row_fits_one_batch_with_inactive_rows() -> None:
     samplers = [*(row_sampler(params) for params in KINDS.values()), None, None]
     tokens = drawn(samplers, random_logits(len(samplers)))
     assert all(0 <= token < VOCAB for token in tokens)

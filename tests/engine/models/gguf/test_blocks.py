@@ -117,7 +117,7 @@ HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q2_K": (80, 82), "Q3_K": (108,), "Q4_
 HALVES |= {"Q5_K": (0, 2), "Q6_K": (208,)}
 
 
-def test_every_packed_format_has_a_judge():
+def test_every_packed_format_has_a_reference():
     packed = [
         number for number in range(64) if (form := block_format(number)) and not form.is_float
     ]

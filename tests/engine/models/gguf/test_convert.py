@@ -159,7 +159,7 @@ def test_packed_weights_mean_in_mlx_what_they_mean_in_gguf(tmp_path, name):
     assert loaded(tmp_path / "out")(PROMPT).shape == (1, 20, sizes.vocabulary)
 
 
-def test_layers_of_different_formats_are_told_apart_in_the_configuration(tmp_path):
+def test_layers_of_different_formats_are_distinguished_in_the_configuration(tmp_path):
     sizes = Sizes(hidden=64, inner=64)
     tensors = gguf_tensors("qwen3", sizes, family_weights("qwen3", sizes))
     for seed, name in enumerate([name for name, array in tensors.items() if array.ndim == 2]):
