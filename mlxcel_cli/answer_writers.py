@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from engine.outcome import Timings
-from mlxcel_cli.answers import Done, ModelReport, Piece
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import AnswerDone, ModelReport
 from mlxcel_cli.failures import error_object
 from mlxcel_cli.output import Output
 from mlxcel_cli.signals import ReaderGone
 
 
 class AnswerWriter(Protocol):
-    """Writes the pieces of one answer and its end."""
+    """Writes the text of one answer and its end."""
 
-    def piece(self, piece: Piece) -> None:
+    def write(self, delta: TextDelta) -> None:
         """Write text as it comes."""
 
-    def done(self, done: Done, report: ModelReport) -> None:
+    def done(self, done: AnswerDone, report: ModelReport) -> None:
         """Write how the answer ended."""
 
     def broke_off(self) -> None:
@@ -34,16 +35,16 @@ class TextWriter:
         self._show_reasoning = show_reasoning
         self._last_was_reasoning = False
 
-    def piece(self, piece: Piece) -> None:
+    def write(self, delta: TextDelta) -> None:
         """Write text at once; reasoning dimmed, if it is shown at all."""
-        if piece.is_reasoning and not self._show_reasoning:
+        if delta.is_reasoning and not self._show_reasoning:
             return
-        if self._last_was_reasoning and not piece.is_reasoning:
+        if self._last_was_reasoning and not delta.is_reasoning:
             self._output.end_line()
-        self._last_was_reasoning = piece.is_reasoning
-        self._output.write(piece.text, dim=piece.is_reasoning)
+        self._last_was_reasoning = delta.is_reasoning
+        self._output.write(delta.text, dim=delta.is_reasoning)
 
-    def done(self, done: Done, report: ModelReport) -> None:
+    def done(self, done: AnswerDone, report: ModelReport) -> None:
         """End the line, and say so if there was nothing to show."""
         del report
         self._output.end_line()
@@ -70,13 +71,13 @@ class JsonWriter:
     def __init__(self, output: Output) -> None:
         self._output = output
 
-    def piece(self, piece: Piece) -> None:
+    def write(self, delta: TextDelta) -> None:
         """Write a ``delta``, or ``reasoning``."""
-        if piece.text:
-            kind = "reasoning" if piece.is_reasoning else "delta"
-            self._output.json_line({"type": kind, "text": piece.text})
+        if delta.text:
+            kind = "reasoning" if delta.is_reasoning else "delta"
+            self._output.json_line({"type": kind, "text": delta.text})
 
-    def done(self, done: Done, report: ModelReport) -> None:
+    def done(self, done: AnswerDone, report: ModelReport) -> None:
         """Write the ``done`` object."""
         self._output.json_line(done_object(done, report))
 
@@ -91,7 +92,7 @@ class JsonWriter:
         return True
 
 
-def done_object(done: Done, report: ModelReport) -> Mapping[str, object]:
+def done_object(done: AnswerDone, report: ModelReport) -> Mapping[str, object]:
     """The ``done`` object of ``--json``; rates are computed as llama.cpp's are.
 
     ``predicted_ms`` counts from the first token, so its rate leaves that token out.
@@ -133,14 +134,14 @@ def _draft_counts(timings: Timings) -> dict[str, object]:
     }
 
 
-def lookup_line(done: Done) -> str | None:
+def lookup_line(done: AnswerDone) -> str | None:
     """What prompt lookup did, as key=value pairs; None when it was off."""
     if done.lookup is None:
         return None
     return done.lookup.line(done.usage.completion_tokens)
 
 
-def stats_line(done: Done, report: ModelReport) -> str:
+def stats_line(done: AnswerDone, report: ModelReport) -> str:
     """Counts, seconds and rates of one answer, for people."""
     timings = done.timings
     return (

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from engine.errors import ModelNotFound, PullFailed
+from engine.events import PrefillProgress
 from engine.lookup.stats import LookupStats
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
 from engine.params import SamplingParams, SpeculationParams
+from engine.text.answer_text import TextDelta
 from mlxcel_cli.config import Settings
 from mlxcel_cli.prompt_input import PromptInput
 from mlxcel_cli.sampling_options import Bias
@@ -81,29 +83,11 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptRead:
-    """How much of the prompt has been read."""
-
-    done_tokens: int
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Text as it comes."""
-
-    text: str
-    is_reasoning: bool = False
-    tokens: int = 0
-    """Tokens written so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
+class AnswerDone:
     """How an answer ended."""
 
     text: str
-    """The answer without its reasoning; equals the joined pieces."""
+    """The answer without its reasoning; equals the joined deltas."""
     finish: str | None
     seed: int
     usage: Usage
@@ -123,7 +107,7 @@ class LookupRefused:
     reason: str
 
 
-AnswerEvent = PromptRead | Piece | Done | LookupRefused
+AnswerEvent = PrefillProgress | TextDelta | AnswerDone | LookupRefused
 
 
 KEEPS_MODEL = (ModelNotFound, PullFailed)
@@ -142,7 +126,7 @@ class Backend(Protocol):
         """
 
     def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
-        """Answer one prompt; closing the iterator cancels. The last event is Done."""
+        """Answer one prompt; closing the iterator cancels. The last event is AnswerDone."""
 
     def unload(self) -> None:
         """Free the model; idempotent."""

@@ -4,24 +4,24 @@ Whatever imports MLX is imported inside the functions: the BLAS has to be chosen
 """
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from engine.errors import EngineClosed, InvalidParams
+from engine.events import PrefillProgress
 from engine.models.progress import Progress
 from engine.params import SequenceParams
+from engine.text.answer_text import AnswerText, TextDelta
 from mlxcel_cli.answers import (
+    AnswerDone,
     AnswerEvent,
     AnswerRequest,
-    Done,
     LookupRefused,
     ModelReport,
     ModelRequest,
-    Piece,
-    PromptRead,
     SamplingDefaults,
 )
 from mlxcel_cli.prompt_input import PromptInput
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from engine.prompt_cache.cache import PromptCache
     from engine.session import Answer, Session, SessionEvent
     from engine.text.rendered import RenderedPrompt
-    from engine.text.thinking import TextPart, ThinkingFilter
     from engine.text.tokenizer import Tokenizer
     from mlxcel_cli.model_loading import ReadyModel
     from mlxcel_cli.width_costs import Measured, WidthCostsFile
@@ -83,7 +82,7 @@ class EngineBackend:
         )
 
     def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
-        """Answer one prompt; closing the iterator cancels. The last event is Done.
+        """Answer one prompt; closing the iterator cancels. The last event is AnswerDone.
 
         Raises:
             EngineError: the prompt does not fit, the template refuses it, the backend fails.
@@ -91,31 +90,30 @@ class EngineBackend:
         if self._ready is None:
             raise EngineClosed("no model is loaded")
         from engine.prompt_cache.key import CacheUse
-        from engine.session import Answer, PrefillProgress
+        from engine.session import Answer
+        from engine.session import PrefillProgress as Progressed
 
         loaded = self._ready.loaded
         prompt = render_prompt(loaded, request.prompt)
         params = _sequence_params(loaded.tokenizer, prompt, request)
-        thinking = _thinking_filter(loaded, prompt, raw=request.prompt.raw is not None)
-        shown = _Shown()
+        text = _answer_text(loaded, prompt, raw=request.prompt.raw is not None)
         if request.reuses_kv:
             known = self._kept(self._ready).covered(params, CacheUse())
-            yield PromptRead(known, len(params.prompt_ids))
+            yield PrefillProgress("", known, len(params.prompt_ids))
         if request.prompt.prefill:
-            yield from shown.keep((Piece(request.prompt.prefill),))
+            yield text.add(TextDelta(request.prompt.prefill))
         events = self._events(self._ready, params, request)
         with closing(cast("Generator[SessionEvent | LookupRefused, None, None]", events)):
             for event in events:
-                if isinstance(event, PrefillProgress):
-                    yield PromptRead(event.done_tokens, event.prompt_tokens)
+                if isinstance(event, Progressed):
+                    yield PrefillProgress("", event.done_tokens, event.prompt_tokens)
                 elif isinstance(event, LookupRefused):
                     yield event
                 elif isinstance(event, Answer):
-                    tokens = event.usage.completion_tokens
-                    yield from shown.keep(_pieces(thinking.flush(), tokens))
-                    yield shown.done(event)
+                    yield from text.flush(event.usage.completion_tokens)
+                    yield _done(event, text)
                 else:
-                    yield from shown.keep(_pieces(thinking.push(event.text), event.tokens))
+                    yield from text.push(event.text, event.tokens)
 
     def _events(
         self, ready: "ReadyModel", params: SequenceParams, request: AnswerRequest
@@ -243,16 +241,12 @@ def render_prompt(loaded: "LoadedModel", prompt: PromptInput) -> "RenderedPrompt
     return loaded.template.render(messages, continue_final=continued, extra=extra)
 
 
-def _thinking_filter(
-    loaded: "LoadedModel", prompt: "RenderedPrompt", *, raw: bool
-) -> "ThinkingFilter":
-    from engine.text.thinking import ThinkingFilter
-
+def _answer_text(loaded: "LoadedModel", prompt: "RenderedPrompt", *, raw: bool) -> AnswerText:
     template = loaded.template
     # A raw prompt has no channels: its text is shown as the model writes it.
     if raw or template is None:
-        return ThinkingFilter(())
-    return ThinkingFilter(template.thinking_marks, inside=template.opens_thinking(prompt))
+        return AnswerText()
+    return AnswerText(template.thinking_marks, inside=template.opens_thinking(prompt))
 
 
 def _sequence_params(
@@ -269,38 +263,14 @@ def _sequence_params(
     )
 
 
-def _pieces(parts: "Iterable[TextPart]", tokens: int) -> Iterator[Piece]:
-    from engine.text.thinking import TextKind
-
-    for part in parts:
-        yield Piece(part.text, is_reasoning=part.kind is TextKind.REASONING, tokens=tokens)
-
-
-class _Shown:
-    """Keeps what was shown of one answer, for the event that ends it."""
-
-    def __init__(self) -> None:
-        self._text: list[str] = []
-        self._reasoned = False
-
-    def keep(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The pieces, noted as they pass."""
-        for piece in pieces:
-            if piece.is_reasoning:
-                self._reasoned = True
-            else:
-                self._text.append(piece.text)
-            yield piece
-
-    def done(self, answer: "Answer") -> Done:
-        """The event that ends the answer."""
-        return Done(
-            text="".join(self._text),
-            finish=answer.finish.value,
-            seed=answer.seed,
-            usage=answer.usage,
-            timings=answer.timings,
-            reasoned=self._reasoned,
-            lookup=answer.lookup,
-            lookup_dropped=answer.lookup_dropped,
-        )
+def _done(answer: "Answer", text: AnswerText) -> AnswerDone:
+    return AnswerDone(
+        text=text.text,
+        finish=answer.finish.value,
+        seed=answer.seed,
+        usage=answer.usage,
+        timings=answer.timings,
+        reasoned=text.reasoned,
+        lookup=answer.lookup,
+        lookup_dropped=answer.lookup_dropped,
+    )

@@ -10,8 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from engine.errors import InvalidParams
+from engine.events import PrefillProgress
 from engine.models.progress import Progress
 from engine.params import SamplingParams
+from engine.text.answer_text import TextDelta, joined
 from mlxcel_cli.answer_writers import (
     AnswerWriter,
     JsonWriter,
@@ -20,15 +22,12 @@ from mlxcel_cli.answer_writers import (
     stats_line,
 )
 from mlxcel_cli.answers import (
-    AnswerEvent,
+    AnswerDone,
     AnswerRequest,
     Backend,
-    Done,
     LookupRefused,
     ModelReport,
     ModelRequest,
-    Piece,
-    PromptRead,
 )
 from mlxcel_cli.config import Settings, debug_asked, load_settings
 from mlxcel_cli.engine_requests import answer_request, model_request
@@ -38,7 +37,7 @@ from mlxcel_cli.failures import traceback_text
 from mlxcel_cli.lookup_options import LookupOptions, check_dependent_options, read_lookup_files
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
 from mlxcel_cli.output import Output, standard_output
-from mlxcel_cli.progress_text import progress_text
+from mlxcel_cli.progress_text import prefill_text, progress_text
 from mlxcel_cli.prompt_input import plan_prompt, process_stdin, read_prompt
 from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.signals import Interrupted, ReaderGone
@@ -163,14 +162,14 @@ class _Generation:
         backend: Backend,
         request: AnswerRequest,
         report: ModelReport,
-    ) -> Done:
+    ) -> AnswerDone:
         with thread.stream(lambda _: backend.answer(request)) as events:
             for burst in events.bursts():
-                for event in merge_pieces(burst):
-                    if isinstance(event, Piece):
-                        self._writer.piece(event)
-                    elif isinstance(event, PromptRead):
-                        self._output.progress(_reading(event))
+                for event in joined(burst):
+                    if isinstance(event, TextDelta):
+                        self._writer.write(event)
+                    elif isinstance(event, PrefillProgress):
+                        self._output.progress(prefill_text(event))
                     elif isinstance(event, LookupRefused):
                         raise InvalidParams("--prompt-lookup", event.reason)
                     else:
@@ -180,27 +179,7 @@ class _Generation:
                             why = event.lookup_dropped
                             self._output.note(f"mlxcel: prompt lookup ended early: {why}")
                         return event
-        raise AssertionError("answer ended without Done")
-
-
-def merge_pieces(burst: Iterable[AnswerEvent]) -> Iterator[AnswerEvent]:
-    """Join neighbouring pieces of one kind: one write for all the tokens of a burst."""
-    held: Piece | None = None
-    for event in burst:
-        if held is None:
-            if isinstance(event, Piece):
-                held = event
-            else:
-                yield event
-        elif isinstance(event, Piece) and event.is_reasoning == held.is_reasoning:
-            held = replace(held, text=held.text + event.text, tokens=event.tokens)
-        else:
-            yield held
-            held = event if isinstance(event, Piece) else None
-            if held is None:
-                yield event
-    if held is not None:
-        yield held
+        raise AssertionError("answer ended without AnswerDone")
 
 
 def _load(
@@ -215,5 +194,5 @@ def _writer(options: OutputOptions, output: Output) -> AnswerWriter:
     return TextWriter(output, show_reasoning=bool(options.show_reasoning))
 
 
-def _reading(event: PromptRead) -> str:
+def _reading(event: PrefillProgress) -> str:
     return f"reading the prompt: {event.done_tokens} of {event.prompt_tokens} tokens"

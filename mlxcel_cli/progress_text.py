@@ -1,5 +1,6 @@
-"""One line that says how far a download, a conversion or a load is."""
+"""One line that says how far a download, a conversion, a load or a prefill is."""
 
+from engine.events import PrefillProgress
 from engine.models.progress import Progress
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -15,6 +16,11 @@ def progress_text(progress: Progress) -> str:
     if progress.done:
         return f"{progress.stage}: {bytes_text(progress.done)}"
     return progress.stage
+
+
+def prefill_text(progress: PrefillProgress) -> str:
+    """``reading the prompt: 512 of 2048 tokens``."""
+    return f"reading the prompt: {progress.done_tokens} of {progress.prompt_tokens} tokens"
 
 
 def bytes_text(count: int) -> str:

@@ -12,19 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from engine.errors import EngineError
+from engine.events import PrefillProgress
 from engine.models.progress import Progress
+from engine.text.answer_text import TextDelta, joined
 from mlxcel_cli.answer_writers import TextWriter
-from mlxcel_cli.answers import KEEPS_MODEL, Done, LookupRefused, ModelReport, Piece, PromptRead
+from mlxcel_cli.answers import KEEPS_MODEL, AnswerDone, AnswerEvent, LookupRefused, ModelReport
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.slash import CommandContext, FollowUp, Reply, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.chat.stats import NATURAL_ENDS, finish_note, speed_text
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import failure_text
-from mlxcel_cli.generation import merge_pieces
 from mlxcel_cli.line_input import InterruptHandler, Lines, MessageReader, PipedLines, TypedLines
 from mlxcel_cli.output import Output
-from mlxcel_cli.progress_text import progress_text
+from mlxcel_cli.progress_text import prefill_text, progress_text
 
 PROMPT = ">>> "
 GOES_ON = "... "
@@ -179,7 +180,7 @@ class LineChat:
             stream = self.answerer.answer(session.request(continues=continues))
             with self._interrupt.stopping(self.answerer.stop):
                 for burst in stream.bursts():
-                    for event in merge_pieces(burst):
+                    for event in joined(burst):
                         shown = self._show(event, writer, skips=continues)
                         continues = continues and not shown
         except TURN_ERRORS as error:
@@ -192,23 +193,19 @@ class LineChat:
             writer.broke_off()
         self._close_turn()
 
-    def _show(
-        self, event: PromptRead | Piece | Done | LookupRefused, writer: TextWriter, *, skips: bool
-    ) -> bool:
-        """Write one event; whether it was a piece. ``skips``: the piece is on the screen."""
+    def _show(self, event: AnswerEvent, writer: TextWriter, *, skips: bool) -> bool:
+        """Write one event; whether it was text. ``skips``: the text is on the screen."""
         self.start.session.take(event)
         match event:
-            case Piece():
+            case TextDelta():
                 if not skips:
-                    writer.piece(event)
+                    writer.write(event)
                 return True
-            case PromptRead():
-                self.output.progress(
-                    f"reading the prompt: {event.done_tokens} of {event.prompt_tokens} tokens"
-                )
+            case PrefillProgress():
+                self.output.progress(prefill_text(event))
             case LookupRefused():
                 self.output.note(f"mlxcel: prompt lookup {event.reason}")
-            case Done():
+            case AnswerDone():
                 self.output.clear_progress()
                 if self.start.session.model is not None:
                     writer.done(event, self.start.session.model)

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from engine.errors import InvalidParams
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
-from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Done, ModelReport, ModelRequest, Piece
+from engine.text.answer_text import AnswerText, TextDelta
+from mlxcel_cli.answers import AnswerDone, AnswerEvent, AnswerRequest, ModelReport, ModelRequest
 from mlxcel_cli.plain_text import encodable
 
 CONNECT_S = 10.0
@@ -185,9 +186,8 @@ class _Reading:
         self._clock = clock
         self._started = started
         self._seed = seed
-        self._text: list[str] = []
-        self._reasoned = False
-        self._pieces = 0
+        self._text = AnswerText()
+        self._deltas = 0
         self._first: float | None = None
         self._last = started
         self._finish: str | None = None
@@ -195,7 +195,7 @@ class _Reading:
         self._timings: Mapping[str, Any] = {}
 
     def events(self, response: HTTPResponse) -> Iterator[AnswerEvent]:
-        """Pieces as they come, then how the answer ended."""
+        """Text as it comes, then how the answer ended."""
         ended = False
         for line in response:
             field, _, value = line.decode("utf-8", "replace").partition(":")
@@ -205,15 +205,15 @@ class _Reading:
                 ended = True
                 break
             with _told():
-                pieces = tuple(self._pieces_of(value))
-            yield from pieces
+                deltas = tuple(self._deltas_of(value))
+            yield from deltas
         if not ended and self._finish is None:
             raise ServerFailed("the server's answer broke off")
         with _told():
             done = self._done()
         yield done
 
-    def _pieces_of(self, value: str) -> Iterator[Piece]:
+    def _deltas_of(self, value: str) -> Iterator[TextDelta]:
         try:
             chunk = json.loads(value)
         except (ValueError, RecursionError):
@@ -233,25 +233,22 @@ class _Reading:
                     yield self._noted(text, is_reasoning=is_reasoning)
             self._finish = str(choice.get("finish_reason") or "") or self._finish
 
-    def _noted(self, text: str, *, is_reasoning: bool) -> Piece:
+    def _noted(self, text: str, *, is_reasoning: bool) -> TextDelta:
         self._last = self._clock()
         if self._first is None:
             self._first = self._last
-        self._pieces += 1
-        self._reasoned = self._reasoned or is_reasoning
-        if not is_reasoning:
-            self._text.append(text)
-        return Piece(text, is_reasoning=is_reasoning, tokens=self._pieces)
+        self._deltas += 1
+        return self._text.add(TextDelta(text, is_reasoning, self._deltas))
 
-    def _done(self) -> Done:
+    def _done(self) -> AnswerDone:
         first = self._started if self._first is None else self._first
-        written = int(self._usage.get("completion_tokens") or self._pieces)
+        written = int(self._usage.get("completion_tokens") or self._deltas)
         prompt = int(self._usage.get("prompt_tokens") or 0)
         details = self._usage.get("prompt_tokens_details") or {}
         cached = int(details.get("cached_tokens") or 0)
         finish = self._finish or "stop"
-        return Done(
-            text="".join(self._text),
+        return AnswerDone(
+            text=self._text.text,
             finish=FINISHES.get(finish, finish),
             seed=-1 if self._seed is None else self._seed,
             usage=Usage(prompt, written, cached),
@@ -265,7 +262,7 @@ class _Reading:
                 draft_n=int(self._timings.get("draft_n") or 0),
                 draft_n_accepted=int(self._timings.get("draft_n_accepted") or 0),
             ),
-            reasoned=self._reasoned,
+            reasoned=self._text.reasoned,
         )
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.errors import InvalidParams
+from engine.events import PrefillProgress
+from engine.text.answer_text import TextDelta
 from mlxcel_cli.answers import (
+    AnswerDone,
     AnswerEvent,
     AnswerRequest,
-    Done,
     LookupRefused,
     ModelReport,
-    Piece,
-    PromptRead,
 )
 from mlxcel_cli.chat.attachments import attach
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage, Numbers
@@ -196,13 +196,13 @@ class ChatSession:
             return
         if isinstance(event, LookupRefused):
             self.lookup_refused = event.reason
-        elif isinstance(event, Piece):
+        elif isinstance(event, TextDelta):
             self._add(draft, event)
-        elif isinstance(event, Done):
+        elif isinstance(event, AnswerDone):
             finish = event.finish
             self._end(self._message(draft, finish, _numbers(event, draft)))
         else:
-            assert isinstance(event, PromptRead)
+            assert isinstance(event, PrefillProgress)
             if not draft.prompt_tokens:
                 # The first one tells what need not be read.
                 draft.prompt_tokens = event.prompt_tokens
@@ -231,16 +231,16 @@ class ChatSession:
             return self.chat.last_answer or ChatMessage(ASSISTANT, "")
         return self._message(self._draft, None, self._live(self._draft))
 
-    def _add(self, draft: _Draft, piece: Piece) -> None:
+    def _add(self, draft: _Draft, delta: TextDelta) -> None:
         now = self._clock()
-        if piece.tokens and draft.first_s is None:
+        if delta.tokens and draft.first_s is None:
             draft.first_s = now
-        draft.tokens, draft.newest_s = max(draft.tokens, piece.tokens), now
-        if piece.is_reasoning:
-            draft.reasoning += piece.text
+        draft.tokens, draft.newest_s = max(draft.tokens, delta.tokens), now
+        if delta.is_reasoning:
+            draft.reasoning += delta.text
             draft.reasoning_tokens = draft.tokens
         else:
-            draft.text += piece.text
+            draft.text += delta.text
         if now - draft.saved_s >= SAVE_EVERY_S:
             draft.saved_s = now
             self._keep(self.chat.answered(self._message(draft, None, self._live(draft))))
@@ -304,7 +304,7 @@ class ChatSession:
         return "" if self._store is None else self._store.new_id()
 
 
-def _numbers(done: Done, draft: _Draft) -> Numbers:
+def _numbers(done: AnswerDone, draft: _Draft) -> Numbers:
     timings = done.timings
     return Numbers(
         prompt_tokens=done.usage.prompt_tokens,

@@ -26,7 +26,7 @@ from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import LookupSettings, SchedulerSettings
 from engine.scheduler.state import Limits
 from engine.session import Session
-from mlxcel_cli.answers import AnswerRequest, Done
+from mlxcel_cli.answers import AnswerDone, AnswerRequest
 from mlxcel_cli.engine_backend import EngineBackend, render_prompt
 from mlxcel_cli.model_loading import ReadyModel
 from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
@@ -69,7 +69,7 @@ def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, .
         context_tokens=request.context_tokens,
     )
     *_, done = _LoadedBackend(loaded, engine, request).answer(asked)
-    assert isinstance(done, Done)
+    assert isinstance(done, AnswerDone)
     _require_text(loaded, engine.last_answer, done.text)
     return engine.last_answer
 

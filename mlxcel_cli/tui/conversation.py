@@ -12,8 +12,10 @@ from textual.message import Message
 from textual.timer import Timer
 
 from engine.errors import EngineError
+from engine.events import PrefillProgress
 from engine.models.progress import Progress
-from mlxcel_cli.answers import KEEPS_MODEL, Done, ModelReport, ModelRequest, Piece, PromptRead
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import KEEPS_MODEL, AnswerDone, ModelReport, ModelRequest
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.failures import failure_text
@@ -217,16 +219,16 @@ class Conversation(Vertical):
         written = ""
         for event in message.events:
             self._session.take(event)
-            if isinstance(event, PromptRead):
+            if isinstance(event, PrefillProgress):
                 self._turn.say(f"reading {event.done_tokens} of {event.prompt_tokens} tokens")
-            elif isinstance(event, Piece):
+            elif isinstance(event, TextDelta):
                 self._turn.say("")
                 written += "" if event.is_reasoning else event.text
         self._turn.write(written)
         answer = self._session.answer
-        if any(isinstance(event, Piece) and event.is_reasoning for event in message.events):
+        if any(isinstance(event, TextDelta) and event.is_reasoning for event in message.events):
             self._turn.think(answer.reasoning, answer.numbers.reasoning_tokens)
-        if isinstance(message.events[-1], Done):
+        if isinstance(message.events[-1], AnswerDone):
             turn, self._turn = self._turn, None
             await turn.end(answer)
             self._report_unsaved()

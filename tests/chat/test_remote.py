@@ -11,7 +11,8 @@ import pytest
 
 from engine.errors import InvalidParams
 from engine.params import SamplingParams
-from mlxcel_cli.answers import AnswerRequest, Done, ModelRequest, Piece
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import AnswerDone, AnswerRequest, ModelRequest
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.remote import RemoteBackend, ServerFailed
 from mlxcel_cli.config import Settings, load_settings
@@ -139,10 +140,10 @@ def test_an_answer_streams_and_ends_with_its_numbers(server):
             sampling=SamplingParams(temperature=0.5, top_k=4, seed=3), max_tokens=7, stops=("x",)
         )
     )
-    assert [(one.text, one.is_reasoning) for one in pieces if isinstance(one, Piece)] == [
+    assert [(one.text, one.is_reasoning) for one in pieces if isinstance(one, TextDelta)] == [
         ("hm", True), ("Hel", False), ("lo 🙂", False),
     ]  # fmt: skip
-    assert isinstance(end, Done)
+    assert isinstance(end, AnswerDone)
     assert (end.text, end.finish, end.seed, end.reasoned) == ("Hello 🙂", "length", 3, True)
     assert (end.usage.prompt_tokens, end.timings.prompt_n, end.timings.predicted_n) == (9, 5, 3)
     path, body, key = server.asked[0]
@@ -175,7 +176,7 @@ def test_a_server_that_refuses_is_quoted(server):
 def test_a_server_that_fails_in_the_middle_is_told_after_what_came(server, chunks, said):
     server.chunks = chunks
     answer = loaded(server.url).answer(request())
-    assert next(answer) == Piece("Hel", tokens=1)
+    assert next(answer) == TextDelta("Hel", tokens=1)
     with pytest.raises(ServerFailed, match=said):
         list(answer)
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvalidParams
+from engine.events import PrefillProgress
 from engine.outcome import Timings, Usage
-from mlxcel_cli.answers import Done, LookupRefused, Piece, PromptRead
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import AnswerDone, LookupRefused
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatStore
@@ -16,7 +18,7 @@ TIMINGS = Timings(
     prompt_n=4, prompt_s=0.5, predicted_n=3, predicted_s=0.25, ttft_s=0.5, draft_n=6,
     draft_n_accepted=5,
 )  # fmt: skip
-DONE = Done("Hello", "eos", 7, Usage(10, 3, 6), TIMINGS)
+DONE = AnswerDone("Hello", "eos", 7, Usage(10, 3, 6), TIMINGS)
 
 
 def saved(session, store):
@@ -28,7 +30,11 @@ def test_an_answer_is_its_pieces_and_its_numbers(session, store):
     request = session.request()
     assert request.prompt.messages == ({"role": "user", "content": "hi"},)
     assert request.reuses_kv
-    for event in (PromptRead(1, 2), Piece("hm", is_reasoning=True, tokens=1), Piece("Hello")):
+    for event in (
+        PrefillProgress("", 1, 2),
+        TextDelta("hm", is_reasoning=True, tokens=1),
+        TextDelta("Hello"),
+    ):
         session.take(event)
         assert session.is_answering
     session.take(DONE)
@@ -50,10 +56,10 @@ def test_the_question_is_saved_before_its_answer(session, store):
 def test_a_crash_loses_at_most_a_second_of_an_answer(session, store, clock):
     session.ask("hi")
     session.request()
-    session.take(Piece("one ", tokens=1))
+    session.take(TextDelta("one ", tokens=1))
     assert len(saved(session, store).messages) == 1
     clock.now_s = 1.0
-    session.take(Piece("two", tokens=2))
+    session.take(TextDelta("two", tokens=2))
     answer = saved(session, store).last_answer
     assert (answer.text, answer.finish) == ("one two", None)
 
@@ -61,7 +67,7 @@ def test_a_crash_loses_at_most_a_second_of_an_answer(session, store, clock):
 def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_goes_on(session):
     session.ask("hi")
     session.request()
-    session.take(Piece("Hel", tokens=1))
+    session.take(TextDelta("Hel", tokens=1))
     session.stop()
     assert session.chat.last_answer.finish == "stopped"
     session.ask("more")
@@ -72,7 +78,11 @@ def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_goes_on(session):
 def test_a_stopped_answer_tells_how_much_of_its_prompt_was_read(session):
     session.ask("hi")
     session.request()
-    for event in (PromptRead(20, 34), PromptRead(33, 34), Piece("Hel", tokens=1)):
+    for event in (
+        PrefillProgress("", 20, 34),
+        PrefillProgress("", 33, 34),
+        TextDelta("Hel", tokens=1),
+    ):
         session.take(event)
     session.stop()
     numbers = session.chat.last_answer.numbers
@@ -83,7 +93,7 @@ def test_an_answer_whose_program_was_killed_is_told_and_can_go_on(session, store
     session.ask("hi")
     session.request()
     clock.now_s = 2.0
-    session.take(Piece("Hel", tokens=1))
+    session.take(TextDelta("Hel", tokens=1))
     resumed = ChatSession(store, ChatSettings())
     resumed.resume(store.load(session.chat.id))
     assert (resumed.chat.last_answer.text, resumed.chat.last_answer.finish) == ("Hel", "failed")
@@ -109,7 +119,7 @@ def test_an_error_before_the_first_token_gives_the_prompt_back(session):
 def test_an_error_in_the_middle_keeps_what_was_written(session):
     session.ask("hi")
     session.request()
-    session.take(Piece("Hel"))
+    session.take(TextDelta("Hel"))
     assert session.fail() == ""
     assert session.chat.last_answer.finish == "failed"
 
@@ -119,7 +129,7 @@ def test_a_regeneration_asks_the_same_and_replaces_the_answer(session):
     first = session.request()
     session.take(DONE)
     assert session.request().prompt == first.prompt
-    session.take(Piece("Other"))
+    session.take(TextDelta("Other"))
     session.take(replace(DONE, text="Other"))
     assert [one.text for one in session.chat.messages] == ["hi", "Other"]
 
@@ -127,7 +137,7 @@ def test_a_regeneration_asks_the_same_and_replaces_the_answer(session):
 def test_an_error_while_regenerating_keeps_the_answer_that_was_there(session):
     session.ask("hi")
     session.request()
-    session.take(Piece("Hello"))
+    session.take(TextDelta("Hello"))
     session.take(DONE)
     session.request()
     session.stop()
@@ -137,13 +147,13 @@ def test_an_error_while_regenerating_keeps_the_answer_that_was_there(session):
 def test_an_answer_that_was_cut_goes_on_from_its_end(session):
     session.ask("hi")
     session.request()
-    session.take(Piece("Hel"))
+    session.take(TextDelta("Hel"))
     session.take(replace(DONE, finish="length"))
     assert session.can_continue
     request = session.request(continues=True)
     assert request.prompt.prefill == "Hel"
-    session.take(Piece("Hel"))
-    session.take(Piece("lo"))
+    session.take(TextDelta("Hel"))
+    session.take(TextDelta("lo"))
     session.take(DONE)
     assert session.chat.last_answer.text == "Hello"
     assert not session.can_continue
@@ -190,7 +200,7 @@ def test_the_rate_of_an_answer_that_is_written_counts_after_its_first_token(sess
     session.request()
     for now, tokens in ((2.0, 1), (3.0, 5)):
         clock.now_s = now
-        session.take(Piece("x", tokens=tokens))
+        session.take(TextDelta("x", tokens=tokens))
     numbers = session.answer.numbers
     assert (numbers.ttft_s, numbers.tokens_per_s) == (2.0, 4.0)
 
@@ -207,9 +217,9 @@ def test_an_answer_that_cannot_be_saved_is_kept_and_told_and_saved_later(session
     session.request()
     kept = store.path.read_bytes()
     store.path.write_bytes(b"no database" * 100)
-    session.take(Piece("Hel"))
+    session.take(TextDelta("Hel"))
     clock.now_s += 2
-    session.take(Piece("lo"))
+    session.take(TextDelta("lo"))
     assert "cannot be used" in str(session.unsaved)
     session.take(DONE)
     assert session.chat.last_answer.text == "Hello"
@@ -224,7 +234,7 @@ def test_an_answer_that_cannot_be_saved_is_kept_and_told_and_saved_later(session
 def test_no_way_to_end_an_answer_fails_where_it_cannot_be_saved(session, store, end):
     session.ask("hi")
     session.request()
-    session.take(Piece("Hel"))
+    session.take(TextDelta("Hel"))
     store.path.write_bytes(b"no database" * 100)
     getattr(session, end)()
     assert end == "take_back" or session.chat.last_answer.text == "Hel"
@@ -235,9 +245,9 @@ def test_what_is_said_while_another_program_holds_the_file_is_saved_later(sessio
     store.wait_s = 0.0
     with held_elsewhere(store.path):
         session.request()
-        session.take(Piece("Hel"))
+        session.take(TextDelta("Hel"))
         clock.now_s += 2
-        session.take(Piece("lo"))
+        session.take(TextDelta("lo"))
         session.take(DONE)
         session.ask("more")
         assert session.waits_for_file

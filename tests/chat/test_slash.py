@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InvalidParams
-from mlxcel_cli.answers import Piece
+from engine.text.answer_text import TextDelta
 from mlxcel_cli.chat.slash import (
     COMMANDS,
     CommandContext,
@@ -26,7 +26,7 @@ def context(session, store):
 def answered(session, text: str = "hi") -> None:
     session.ask(text)
     session.request()
-    session.take(Piece("Hel", tokens=1))
+    session.take(TextDelta("Hel", tokens=1))
     session.stop()
 
 

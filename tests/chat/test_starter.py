@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from mlxcel_cli.answers import Done, ModelRequest, Piece
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import AnswerDone, ModelRequest
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.config import load_settings
@@ -49,13 +50,13 @@ class Talk:
         events = self.backend.answer(request)
         for event in events:
             self.session.take(event)
-            if isinstance(event, Piece) and event.tokens == stops_after:
+            if isinstance(event, TextDelta) and event.tokens == stops_after:
                 break
         events.close()
         self.session.stop()
         if judged and stops_after is None:
             *_, cold = self.backend.answer(replace(request, reuses_kv=False))
-            assert isinstance(cold, Done)
+            assert isinstance(cold, AnswerDone)
             assert cold.text == self.session.chat.last_answer.text
 
     def ask(self, text: str, **values) -> None:

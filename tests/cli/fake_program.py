@@ -13,18 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import EvalFailed, ModelNotFound
+from engine.events import PrefillProgress
 from engine.lookup.stats import LookupStats
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
+from engine.text.answer_text import TextDelta
 from mlxcel_cli import app, generation
 from mlxcel_cli.answers import (
+    AnswerDone,
     AnswerEvent,
     AnswerRequest,
-    Done,
     LookupRefused,
     ModelReport,
-    Piece,
-    PromptRead,
 )
 
 TIMINGS = Timings(prompt_n=4, prompt_s=0.5, predicted_n=3, predicted_s=0.25, ttft_s=0.5)
@@ -46,7 +46,7 @@ def crash() -> Iterator[AnswerEvent]:
 def forever(text: str) -> Iterator[AnswerEvent]:
     while True:
         time.sleep(0.01)
-        yield Piece(text)
+        yield TextDelta(text)
 
 
 STEPS = {
@@ -54,10 +54,10 @@ STEPS = {
     "fail": fail,
     "crash": crash,
     "forever": forever,
-    "read": lambda *counts: iter((PromptRead(*counts),)),
+    "read": lambda *counts: iter((PrefillProgress("", *counts),)),
     "refuse": lambda reason: iter((LookupRefused(reason),)),
-    "text": lambda text: iter((Piece(text),)),
-    "think": lambda text: iter((Piece(text, is_reasoning=True),)),
+    "text": lambda text: iter((TextDelta(text),)),
+    "think": lambda text: iter((TextDelta(text, is_reasoning=True),)),
 }
 
 
@@ -93,7 +93,7 @@ class ScriptedBackend:
         timings = replace(TIMINGS, **self.script.get("timings", {}))
         lookup = LookupStats(**self.script["lookup"]) if "lookup" in self.script else None
         dropped = self.script.get("dropped")
-        yield Done("".join(shown), "eos", 7, Usage(4, 3), timings, reasoned, lookup, dropped)
+        yield AnswerDone("".join(shown), "eos", 7, Usage(4, 3), timings, reasoned, lookup, dropped)
 
     def unload(self) -> None:
         pass

@@ -13,8 +13,9 @@ from pathlib import Path
 from engine.errors import EvalFailed
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
+from engine.text.answer_text import TextDelta
 from mlxcel_cli import app, chat_front
-from mlxcel_cli.answers import AnswerEvent, Done, ModelReport, Piece
+from mlxcel_cli.answers import AnswerDone, AnswerEvent, ModelReport
 
 
 class WordBackend:
@@ -31,10 +32,10 @@ class WordBackend:
             raise EvalFailed("out of luck")
         text = os.environ.get("FAKE_ANSWER") or f"You said: {asked[:200]} ({len(asked)} characters)"
         for tokens, word in enumerate(text.split(" "), start=1):
-            yield Piece(word + " ", tokens=tokens)
+            yield TextDelta(word + " ", tokens=tokens)
             time.sleep(float(os.environ.get("FAKE_PAUSE", "0")))
         timings = Timings(4, 0.1, tokens, 0.1, 0.1)
-        yield Done(text + " ", "eos", 7, Usage(4, tokens), timings)
+        yield AnswerDone(text + " ", "eos", 7, Usage(4, tokens), timings)
 
     def unload(self) -> None:
         pass

@@ -10,7 +10,8 @@ from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 
-from mlxcel_cli.answers import ModelReport, Piece
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import ModelReport
 from tests.tui.rigs import TIMINGS, ScriptedBackend, app_of, ask, done, ready, start_of
 
 PICTURE = Path(__file__).parents[2] / "docs" / "chat.svg"
@@ -56,7 +57,7 @@ def words(svg: str) -> list[str]:
 
 
 async def _drawn(environ: dict[str, str]) -> str:
-    backend = ScriptedBackend([Piece(ANSWER, tokens=61), done(ANSWER, timings=DRAFTED)])
+    backend = ScriptedBackend([TextDelta(ANSWER, tokens=61), done(ANSWER, timings=DRAFTED)])
     backend.report = REPORT
     app = app_of(start_of(environ, save=False), backend)
     async with app.run_test(size=SIZE) as pilot:

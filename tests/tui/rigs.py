@@ -10,7 +10,8 @@ from textual.pilot import Pilot
 
 from engine.models.progress import Progress
 from engine.outcome import Timings, Usage
-from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Done, ModelReport, Piece
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import AnswerDone, AnswerEvent, AnswerRequest, ModelReport
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.messages import Chat
 from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
@@ -27,9 +28,9 @@ REPORT = ModelReport("tiny-chat", Path("tiny"), 0.5, has_template=True, device="
 WAIT_S = 20.0
 
 
-def done(text: str, **values) -> Done:
+def done(text: str, **values) -> AnswerDone:
     values = {"finish": "eos", "seed": 7, "usage": Usage(34, 21), "timings": TIMINGS} | values
-    return Done(text=text, **values)
+    return AnswerDone(text=text, **values)
 
 
 class Hold:
@@ -67,7 +68,7 @@ class ScriptedBackend:
         self.requests.append(request)
         script = self.answers.pop(0) if self.answers else "ok"
         if isinstance(script, str):
-            script = [Piece(script, tokens=21), done(script)]
+            script = [TextDelta(script, tokens=21), done(script)]
         for step in script:
             if isinstance(step, Hold | Exception):
                 play(step)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InvalidParams
-from mlxcel_cli.answers import Piece
+from engine.text.answer_text import TextDelta
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
 from mlxcel_cli.tui.dialogs import AskText, Choose, Help
 from mlxcel_cli.tui.keys import ALL_KEYS, key_names, keymap
@@ -386,5 +386,5 @@ def test_a_server_s_chat_offers_nothing_that_only_a_local_model_can(chat):
         titles = {one.title for one in pilot.app.get_system_commands(pilot.app.screen)}
         assert not {title for title in titles if title.startswith(("Prompt lookup", "Continue"))}
 
-    backend = ScriptedBackend([Piece("x"), done("x", finish="length")])
+    backend = ScriptedBackend([TextDelta("x"), done("x", finish="length")])
     chat(backend, steps, is_remote=True)

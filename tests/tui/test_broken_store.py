@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mlxcel_cli.answers import Piece
+from engine.text.answer_text import TextDelta
 from mlxcel_cli.chat.store import ChatStore
 from tests.chat.locks import held_elsewhere
 from tests.tui.rigs import (
@@ -22,7 +22,9 @@ from tests.tui.rigs import (
 
 def test_a_file_of_chats_that_breaks_meanwhile_is_told_and_ends_nothing(chat):
     hold = Hold()
-    backend = ScriptedBackend([Piece("Hel", tokens=1), hold, Piece("lo", tokens=2), done("Hello")])
+    backend = ScriptedBackend(
+        [TextDelta("Hel", tokens=1), hold, TextDelta("lo", tokens=2), done("Hello")]
+    )
 
     async def steps(pilot):
         await ready(pilot)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mlxcel_cli.answers import Piece
+from engine.text.answer_text import TextDelta
 from tests.tui.rigs import (
     TIMINGS,
     ScriptedBackend,
@@ -23,7 +23,7 @@ DRAFTED = replace(
 
 
 def screen_after_two_turns(environ, size) -> str:
-    drafted = [Piece("edited", tokens=41), done("edited", timings=DRAFTED)]
+    drafted = [TextDelta("edited", tokens=41), done("edited", timings=DRAFTED)]
 
     async def main():
         app = app_of(start_of(environ, save=False), ScriptedBackend("plain", drafted))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlxcel_cli.answers import Piece
+from engine.text.answer_text import TextDelta
 from mlxcel_cli.tui.prompt import ALONE_S
 from tests.tui.rigs import (
     Hold,
@@ -17,7 +17,7 @@ from tests.tui.rigs import (
     until,
 )
 
-CUT = [Piece("One two", tokens=2), done("One two", finish="length")]
+CUT = [TextDelta("One two", tokens=2), done("One two", finish="length")]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ CUT = [Piece("One two", tokens=2), done("One two", finish="length")]
 def test_an_answer_that_was_cut_says_so_and_goes_on(chat, key, focus):
     backend = ScriptedBackend(
         CUT,
-        [Piece("One two"), Piece(" three", tokens=1), done("One two three")],
+        [TextDelta("One two"), TextDelta(" three", tokens=1), done("One two three")],
     )
 
     async def steps(pilot):
@@ -106,12 +106,14 @@ def test_an_answer_that_is_written_is_not_stopped_by_the_key_that_goes_on(chat):
         hold.go_on.set()
         await settled(pilot)
 
-    chat(ScriptedBackend([Piece("x"), hold, done("x")]), steps)
+    chat(ScriptedBackend([TextDelta("x"), hold, done("x")]), steps)
 
 
 def test_what_waits_for_the_model_goes_on_with_the_cut_answer(chat):
     hold = Hold()
-    backend = ScriptedBackend(CUT, [Piece("One two"), Piece(" three"), done("One two three")])
+    backend = ScriptedBackend(
+        CUT, [TextDelta("One two"), TextDelta(" three"), done("One two three")]
+    )
 
     async def steps(pilot):
         await ready(pilot)

@@ -7,7 +7,8 @@ import pytest
 from textual import events
 
 from engine.errors import EvalFailed
-from mlxcel_cli.answers import LookupRefused, Piece
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import LookupRefused
 from mlxcel_cli.chat.messages import ASSISTANT, Chat, ChatMessage
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.tui.app import ChatApp
@@ -36,8 +37,8 @@ def shown(app: ChatApp) -> str:
 
 def test_in_messages_answers_thinking_ends_and_notices(chat):
     answer = [
-        Piece(HOSTILE, is_reasoning=True, tokens=1),
-        Piece(CODE, tokens=2),
+        TextDelta(HOSTILE, is_reasoning=True, tokens=1),
+        TextDelta(CODE, tokens=2),
         LookupRefused(HOSTILE),
         done(CODE, finish=HOSTILE),
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import EvalFailed
 from engine.models.progress import Progress
-from mlxcel_cli.answers import Piece
+from engine.text.answer_text import TextDelta
 from tests.cli.snapshots import TextSnapshot
 from tests.tui.rigs import (
     Hold,
@@ -56,7 +56,7 @@ def answered(text: str):
         await ready(pilot)
         await ask(pilot, "Show me.")
 
-    return ScriptedBackend([Piece(text, tokens=21), done(text)]), steps
+    return ScriptedBackend([TextDelta(text, tokens=21), done(text)]), steps
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -88,7 +88,7 @@ def test_answer(picture, size, text):
 @pytest.mark.parametrize("size", SIZES)
 def test_streaming(picture, size):
     hold = Hold()
-    backend = ScriptedBackend([Piece("The **first** words", tokens=3), hold, done("x")])
+    backend = ScriptedBackend([TextDelta("The **first** words", tokens=3), hold, done("x")])
 
     async def steps(pilot):
         await ready(pilot)
@@ -102,7 +102,11 @@ def test_streaming(picture, size):
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
 def test_thinking(picture, size, is_open):
     backend = ScriptedBackend(
-        [Piece("Six times seven.", is_reasoning=True, tokens=5), Piece("42", tokens=6), done("42")]
+        [
+            TextDelta("Six times seven.", is_reasoning=True, tokens=5),
+            TextDelta("42", tokens=6),
+            done("42"),
+        ]
     )
 
     async def steps(pilot):

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import EvalFailed, ModelNotFound
+from engine.events import PrefillProgress
 from engine.models.progress import Progress
-from mlxcel_cli.answers import LookupRefused, Piece, PromptRead
+from engine.text.answer_text import TextDelta
+from mlxcel_cli.answers import LookupRefused
 from mlxcel_cli.tui.app import ChatApp
 from mlxcel_cli.tui.transcript import AnswerTurn, Transcript, UserTurn
 from tests.tui.rigs import (
@@ -127,7 +129,7 @@ def test_a_model_that_is_not_there_is_told_and_the_message_given_back(chat):
 
 def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
     hold = Hold()
-    backend = ScriptedBackend([Piece("Once upon", tokens=2), hold, done("never")], "More")
+    backend = ScriptedBackend([TextDelta("Once upon", tokens=2), hold, done("never")], "More")
 
     async def steps(pilot):
         await ready(pilot)
@@ -147,7 +149,7 @@ def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
 
 def test_ctrl_c_before_the_first_token_keeps_the_question(chat):
     hold = Hold()
-    backend = ScriptedBackend([PromptRead(5, 90), hold, done("never")], "Hello")
+    backend = ScriptedBackend([PrefillProgress("", 5, 90), hold, done("never")], "Hello")
 
     async def steps(pilot):
         await ready(pilot)
@@ -165,7 +167,7 @@ def test_ctrl_c_before_the_first_token_keeps_the_question(chat):
 
 def test_ctrl_c_copies_what_is_selected_and_stops_nothing(chat):
     hold = Hold()
-    backend = ScriptedBackend([Piece("Once"), hold, done("Once")])
+    backend = ScriptedBackend([TextDelta("Once"), hold, done("Once")])
 
     async def steps(pilot):
         await ready(pilot)
@@ -197,7 +199,7 @@ def test_an_error_is_told_and_the_prompt_restored(chat):
 
 
 def test_an_error_in_the_middle_keeps_what_was_written(chat):
-    backend = ScriptedBackend([Piece("Hel", tokens=1), EvalFailed("out of luck")])
+    backend = ScriptedBackend([TextDelta("Hel", tokens=1), EvalFailed("out of luck")])
 
     async def steps(pilot):
         await ready(pilot)
@@ -223,7 +225,7 @@ def test_a_message_sent_while_an_answer_is_written_stays_in_the_prompt(chat):
         hold.go_on.set()
         await settled(pilot)
 
-    chat(ScriptedBackend([Piece("x"), hold, done("x")]), steps)
+    chat(ScriptedBackend([TextDelta("x"), hold, done("x")]), steps)
 
 
 def test_an_answer_without_a_word_says_so(chat):
@@ -277,9 +279,8 @@ def test_new_lines_are_typed_without_sending(chat, key):
 
 
 def test_thinking_is_folded_with_its_count_and_opens(chat):
-    backend = ScriptedBackend(
-        [Piece("Let me see.", is_reasoning=True, tokens=4), Piece("42", tokens=5), done("42")]
-    )
+    thought = TextDelta("Let me see.", is_reasoning=True, tokens=4)
+    backend = ScriptedBackend([thought, TextDelta("42", tokens=5), done("42")])
 
     async def steps(pilot):
         await ready(pilot)
@@ -308,7 +309,7 @@ def test_thinking_is_switched_where_the_template_can(chat):
 
 
 def test_why_prompt_lookup_is_off_stands_in_the_status_line(chat):
-    backend = ScriptedBackend([LookupRefused("is not possible here"), Piece("x"), done("x")])
+    backend = ScriptedBackend([LookupRefused("is not possible here"), TextDelta("x"), done("x")])
 
     async def steps(pilot):
         await ready(pilot)
@@ -323,9 +324,8 @@ def test_why_prompt_lookup_is_off_stands_in_the_status_line(chat):
 def test_the_end_is_followed_until_the_reader_scrolls_and_again_at_end(chat):
     hold, more = Hold(), Hold()
     lines = "".join(f"line {n}\n\n" for n in range(40))
-    backend = ScriptedBackend(
-        [Piece(lines), hold, Piece("tail one\n\n"), more, Piece("tail two"), done(lines)]
-    )
+    tail = [TextDelta("tail one\n\n"), more, TextDelta("tail two")]
+    backend = ScriptedBackend([TextDelta(lines), hold, *tail, done(lines)])
 
     async def steps(pilot):
         transcript = pilot.app.query_one(Transcript)
@@ -389,6 +389,6 @@ def test_leaving_keeps_a_half_written_answer_and_exits_0(chat):
         await pilot.press("ctrl+q")
         hold.go_on.set()
 
-    app = chat(ScriptedBackend([Piece("Half", tokens=1), hold, done("never")]), steps)
+    app = chat(ScriptedBackend([TextDelta("Half", tokens=1), hold, done("never")]), steps)
     assert app.return_code == 0
     assert chat_in_file(app).last_answer.text == "Half"
