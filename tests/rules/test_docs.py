@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mlxcel_cli import app, generation
 from mlxcel_cli.command_tree import command_tree
+from mlxcel_cli.commands.generate import EXAMPLES
+from mlxcel_cli.prompt_input import plan_prompt
 from tests.rules.tree import ROOT, tracked_files
 
 PAGES = [path for path in tracked_files() if path.suffix == ".md" and path.parts[0] != "snapshots"]
@@ -142,6 +145,30 @@ def test_the_tree_in_the_readme_is_the_repository_s():
         depth = (len(line) - len(line.lstrip())) // 2
         folders[depth:] = [name]
         assert (ROOT / "".join(folders)).exists(), name
+
+
+def examples_of_generate() -> list[tuple[str, ...]]:
+    """On the pages and in its own help."""
+    in_help = [line.rpartition("| ")[2] for line in EXAMPLES.splitlines() if "mlxcel " in line]
+    typed = [words for page in PAGES for words in commands(text_of(page), "mlxcel")]
+    typed += [shlex.split(line)[1:] for line in in_help]
+    return sorted({tuple(words) for words in typed if words[:1] == ["generate"] and words[1:]})
+
+
+def test_there_are_examples():
+    assert len(examples_of_generate()) > 8
+
+
+@pytest.mark.parametrize("words", examples_of_generate(), ids=" ".join)
+def test_an_example_s_sources_go_together(words, monkeypatch, tmp_path):
+    asked: list[generation.GenerateOptions] = []
+    monkeypatch.setattr(generation, "generate_once", lambda options: asked.append(options) or 0)
+    monkeypatch.setenv("MLXCEL_CONFIG", str(tmp_path / "none.toml"))
+    assert app.run(list(words)) == 0
+    # A stdin that is a file, as behind a pipe.
+    with Path(__file__).open("rb") as stdin:
+        for options in asked:
+            plan_prompt(options.words, options.prompt, stdin)
 
 
 @pytest.mark.parametrize(

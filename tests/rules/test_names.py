@@ -82,9 +82,9 @@ IN_PROSE = "|".join([*sorted(OLD.keys() - NAMES_ONLY), *FIELD_PHRASES])
 PHRASES = re.compile(rf"\b(?:{IN_PROSE})\b", re.IGNORECASE)
 
 # Going down while names change: what still stands there.
-STILL_IN_NAMES = 240
-STILL_IN_PROSE = 575
-STILL_ON_PAGES = 80
+STILL_IN_NAMES = 175
+STILL_IN_PROSE = 420
+STILL_ON_PAGES = 50
 STILL_TWICE = {
     "Cancelled", "Change", "Done", "Drafting", "Kept", "Knobs", "Metadata", "Phase",
     "PrefillProgress", "Prompt", "Rows", "Steps", "TextDelta", "Ticket", "_Row",
