@@ -25,7 +25,7 @@ KEYS = 80
 """As many as fit into one line of the prompt: each time, all that was typed is looked for."""
 PAUSE_S = 0.15
 """Between two keys: a fast typist."""
-LETTERS = "zqxjkvbgpy"
+CHARACTERS = "zqxjkvbgpy"
 """What is typed, the first one nowhere on the screen before."""
 WAIT_S = 30.0
 ANSWER = "Answer **{0}**\n\n```python\nx = {0}\n```\n\n- a\n- b\n"
@@ -66,7 +66,7 @@ class Screen:
         return time.perf_counter() - begun
 
     def chunks_for(self, seconds: float) -> list[tuple[float, str]]:
-        """What is written within a time, each piece with the moment it came."""
+        """What is written within a time, each part with the moment it came."""
         until, chunks = time.perf_counter() + seconds, []
         while (left := until - time.perf_counter()) > 0:
             try:
@@ -77,7 +77,7 @@ class Screen:
         return chunks
 
     def after(self, chunk: str) -> str:
-        """The screen's text once it has read a piece."""
+        """The screen's text once it has read the bytes."""
         self._stream.feed(chunk)
         return "\n".join(self._screen.display)
 
@@ -100,7 +100,7 @@ def key_times(screen: Screen) -> list[float]:
     chunks: list[tuple[float, str]] = []
     typed = ""
     for number in range(KEYS):
-        typed += LETTERS[number % len(LETTERS)]
+        typed += CHARACTERS[number % len(CHARACTERS)]
         sent.append((time.perf_counter(), typed))
         screen.child.send(typed[-1])
         chunks += screen.chunks_for(PAUSE_S)

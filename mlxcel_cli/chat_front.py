@@ -17,7 +17,7 @@ def chat_in_terminal(command: ChatCommand) -> int:
     """Chat until the user leaves; the exit status.
 
     Raises:
-        EngineError, OSError: it cannot begin; for the program's door to tell.
+        EngineError, OSError: it cannot begin; the program's entry point reports it.
     """
     output = standard_output(os.environ)
     start = prepare(command, os.environ)
@@ -30,7 +30,7 @@ def chat_in_terminal(command: ChatCommand) -> int:
 
 
 def save_rest(session: ChatSession, output: Output, *, patience_s: float = BUSY_S) -> None:
-    """Save what could not be saved while the chat went on; what cannot be now is told."""
+    """Save what could not be saved during the chat; report what still cannot be."""
     if session.save_again():
         return
     end = time.monotonic() + patience_s
@@ -42,8 +42,8 @@ def save_rest(session: ChatSession, output: Output, *, patience_s: float = BUSY_
             session.save_again()
     finally:
         if session.unsaved is not None:
-            told = failure_text(session.unsaved)
-            output.note(f"mlxcel: the newest messages are not saved: {told}")
+            problem = failure_text(session.unsaved)
+            output.note(f"mlxcel: the newest messages are not saved: {problem}")
 
 
 def _chat(command: ChatCommand, start: ChatStart, output: Output) -> int:

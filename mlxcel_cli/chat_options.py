@@ -33,13 +33,13 @@ class ChatOptions:
         bool | None,
         typer.Option(
             "--resume", "-r", rich_help_panel=CHAT,
-            help="Go on with a saved chat: the one whose id is given, else choose from a list.",
+            help="Resume a saved chat: the one whose id is given, else choose from a list.",
         ),
     ] = None  # fmt: skip
-    go_on: Annotated[
+    continue_newest: Annotated[
         bool | None,
         typer.Option(
-            "--continue", rich_help_panel=CHAT, help="Go on with the chat that was changed last."
+            "--continue", rich_help_panel=CHAT, help="Resume the chat that was changed last."
         ),
     ] = None  # fmt: skip
     save: Annotated[
@@ -62,7 +62,7 @@ class ChatOptions:
         typer.Option(
             "--theme", metavar="NAME", rich_help_panel=CHAT, autocompletion=complete_themes,
             help="Colours: dark, light, ansi (the terminal's own) or one of Textual's themes; it "
-            "is remembered.",
+            "is kept for later chats.",
         ),
     ] = None  # fmt: skip
     url: Annotated[

@@ -34,7 +34,7 @@ _GROUPS = (
     ServeOptions, OutputOptions,
 )  # fmt: skip
 _ONLY_FLAGS = frozenset({
-    "prompt", "file", "messages", "prefill", "lookup_file", "config", "resume", "go_on",
+    "prompt", "file", "messages", "prefill", "lookup_file", "config", "resume", "continue_newest",
 })  # fmt: skip
 """What a setting would make a trap: it would change every call unseen."""
 

@@ -151,7 +151,7 @@ class Lines(Protocol):
 
         Args:
             prompt: what stands before it.
-            draft: what it holds at first.
+            draft: the line's initial text.
             interrupt: reset when the line is asked for, and pressed for a Ctrl-C right after it.
 
         Raises:
@@ -211,7 +211,7 @@ class TypedLines:
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.output.plain_text import PlainTextOutput
 
-        class Kept(FileHistory):
+        class LenientHistory(FileHistory):
             """What cannot be kept on the disk is kept in memory."""
 
             def load_history_strings(self) -> Iterable[str]:
@@ -235,7 +235,7 @@ class TypedLines:
         # Its own output for dumb terminals still shows the cursor, by a code.
         with create_app_session(output=PlainTextOutput(sys.stdout) if is_dumb else None):
             self._session: PromptSession[str] = PromptSession(
-                history=InMemoryHistory() if history is None else Kept(str(history)),
+                history=InMemoryHistory() if history is None else LenientHistory(str(history)),
                 completer=Words(),
                 complete_while_typing=False,
             )
@@ -277,7 +277,7 @@ def _typed_ctrl_c(keyboard: "Input") -> bool:
 
 
 def _waiting_keys(keyboard: "Input") -> "list[KeyPress]":
-    """Keys that the terminal holds and nobody has read."""
+    """Keys that the terminal has received and nobody has read."""
     with suppress(termios.error, OSError):
         terminal = keyboard.fileno()
         modes = termios.tcgetattr(terminal)

@@ -28,7 +28,7 @@ from mlxcel_cli.output import Output
 from mlxcel_cli.progress_text import prefill_text, progress_text
 
 PROMPT = ">>> "
-GOES_ON = "... "
+CONTINUATION = "... "
 HISTORY_FILE = "history"
 DUMB = ("dumb", "unknown")
 """Names of terminals that know no escape codes; prompt-toolkit's own list."""
@@ -74,7 +74,7 @@ class LineChat:
         while True:
             try:
                 line = self.lines.read(
-                    GOES_ON if reader.is_open else PROMPT, draft, self._interrupt
+                    CONTINUATION if reader.is_open else PROMPT, draft, self._interrupt
                 )
             except KeyboardInterrupt:
                 self._drop(reader)
@@ -105,7 +105,7 @@ class LineChat:
                 return self._obey(run_command(self._context, message))
             self.start.session.ask(message)
         except TURN_ERRORS as error:
-            self._tell(error)
+            self._report(error)
             self._restored = "" if commands or "\n" in message else message
             return True
         self._answer()
@@ -186,7 +186,7 @@ class LineChat:
         except TURN_ERRORS as error:
             self._restored = session.fail()
             writer.broke_off()
-            self._tell(error)
+            self._report(error)
             return
         if self._interrupt.pressed:
             session.stop()
@@ -219,22 +219,22 @@ class LineChat:
             return
         if answer.finish in NATURAL_ENDS and not (answer.text.strip() or answer.reasoning):
             self.output.note("[the model wrote nothing]")
-        hint = "" if self.is_remote else "/continue goes on"
+        hint = "" if self.is_remote else "/continue to continue"
         if note := finish_note(answer, hint):
             self.output.note(f"[{note}]")
         if session.unsaved is not None and not session.save_again():
-            self._tell_unsaved(session.unsaved)
+            self._report_unsaved(session.unsaved)
         if self.start.options.stats:
             self.output.note(f"[{speed_text(answer)} · seed {answer.numbers.seed}]")
 
-    def _tell_unsaved(self, error: OSError) -> None:
+    def _report_unsaved(self, error: OSError) -> None:
         if self.start.session.waits_for_file:
-            # Leaving saves it, or tells that it did not.
+            # Leaving saves it, or reports that it could not.
             self.output.note(f"mlxcel: {failure_text(error)}; the chat is saved later")
         else:
-            self._tell(error)
+            self._report(error)
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         self.output.clear_progress()
         self.output.note(f"mlxcel: {failure_text(error)}")
         self.status = exit_code(error)

@@ -50,14 +50,14 @@ def read_text(path: Path) -> str:
     """
     size = path.stat().st_size
     with path.open("rb") as file:
-        # Some files, of /proc for example, tell no size.
+        # Some files, of /proc for example, have no size.
         content = file.read(LARGEST_BYTES + 1) if size <= LARGEST_BYTES else b""
     if max(size, len(content)) > LARGEST_BYTES:
         has = f"has {size:,}" if size > LARGEST_BYTES else "has more"
         raise InvalidParams(f"@{path}", f"{has} bytes; at most {LARGEST_BYTES:,} can be attached")
     text = utf8_text(f"@{path}", content)
     if "\0" in text:
-        raise InvalidParams(f"@{path}", "is not text: it holds null bytes")
+        raise InvalidParams(f"@{path}", "is not text: it has null bytes")
     return text
 
 
@@ -70,7 +70,7 @@ def fenced(path: Path, text: str) -> str:
 
 
 def complete_path(start: str) -> list[str]:
-    """Paths that go on from ``start``, folders with a slash at their end."""
+    """Paths that begin with ``start``, folders with a slash at their end."""
     folder, _, name = start.rpartition("/")
     try:
         base = typed_path("@", folder + "/" if "/" in start else ".")

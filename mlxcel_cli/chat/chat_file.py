@@ -26,7 +26,7 @@ def to_markdown(chat: Chat) -> str:
 
 
 def to_json(chat: Chat) -> str:
-    """The chat for programs: an OpenAI-shaped ``messages`` array and what mlxcel knows beside."""
+    """The chat for programs: an OpenAI-shaped ``messages`` array, and details of each message."""
     details = [asdict(one) for one in chat.messages]
     value = {
         "id": chat.id,

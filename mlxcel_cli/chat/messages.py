@@ -1,4 +1,4 @@
-"""Holds a chat as values: its turns, and what asking, answering, editing and stopping make of it.
+"""A chat as values: its turns, and the chat after a question, an answer, an edit or a stop.
 
 Every change gives a new value, so that what is shown, saved and sent cannot drift apart.
 """

@@ -106,7 +106,7 @@ class RemoteBackend:
             raise ServerFailed(f"{self._name} broke off: {error}") from error
 
     def unload(self) -> None:
-        """Nothing is held."""
+        """Nothing is loaded here."""
 
     def interrupt(self) -> None:
         """Wake a read that waits for the server; called from another thread."""
@@ -171,8 +171,8 @@ class RemoteBackend:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Tell what is found where something else was expected: a server may send anything."""
+def _shape_checked() -> Iterator[None]:
+    """Report what is not of the expected shape: a server may send anything."""
     try:
         yield
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
@@ -204,12 +204,12 @@ class _Reading:
             if value.strip() == "[DONE]":
                 ended = True
                 break
-            with _told():
+            with _shape_checked():
                 deltas = tuple(self._deltas_of(value))
             yield from deltas
         if not ended and self._finish is None:
             raise ServerFailed("the server's answer broke off")
-        with _told():
+        with _shape_checked():
             done = self._done()
         yield done
 
@@ -278,7 +278,7 @@ def _refusal(response: HTTPResponse) -> str:
 
 
 def _context_of(listed: list[Mapping[str, Any]], model: str) -> int | None:
-    """The context a server tells for a model, in the places servers tell it."""
+    """The context a server lists for a model, in the places where servers list it."""
     for one in listed:
         if one.get("id") == model:
             meta = one.get("meta")

@@ -29,7 +29,7 @@ SAVE_EVERY_S = 1.0
 STOPPED = "stopped"
 FAILED = "failed"
 CUT = "length"
-"""Finish causes that a reader is told; the engine's others are natural ends."""
+"""Finish causes that are shown; the engine's others are natural ends."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class ChatSession:
         self.chat = Chat(self._new_id(), system=self.settings.system)
 
     def resume(self, chat: Chat) -> None:
-        """Go on with a saved or imported chat."""
+        """Continue a saved or imported chat."""
         answer = chat.last_answer
         if answer is not None and answer.finish is None:
             # The program that wrote it was killed.
@@ -99,7 +99,7 @@ class ChatSession:
         self._leave()
         self.chat = chat
         if chat.id in self._left:
-            # What the file held a moment ago is older.
+            # What the file had a moment ago is older.
             self._keep(self._left.pop(chat.id))
         self.settings.system = chat.system
 
@@ -152,13 +152,13 @@ class ChatSession:
     # -- the answer
 
     @property
-    def is_answering(self) -> bool:
+    def is_generating(self) -> bool:
         """Whether an answer is being written."""
         return self._draft is not None
 
     @property
     def can_continue(self) -> bool:
-        """Whether the last answer was cut off and can go on."""
+        """Whether the last answer was cut off and can be continued."""
         answer = self.chat.last_answer
         ends = (CUT, STOPPED, FAILED)
         return answer is not None and answer.finish in ends and bool(answer.text.strip())
@@ -167,7 +167,7 @@ class ChatSession:
         """Start an answer to the chat as it stands: what the model is asked.
 
         Args:
-            continues: go on with the last answer instead of writing another.
+            continues: continue the last answer instead of writing another.
 
         Raises:
             InvalidParams: there is nothing to answer, or a setting is out of range.
@@ -204,7 +204,7 @@ class ChatSession:
         else:
             assert isinstance(event, PrefillProgress)
             if not draft.prompt_tokens:
-                # The first one tells what need not be read.
+                # The first one shows what need not be prefilled.
                 draft.prompt_tokens = event.prompt_tokens
                 draft.evaluated_tokens = max(event.prompt_tokens - event.done_tokens, 1)
 
@@ -287,7 +287,7 @@ class ChatSession:
         self.chat, self.unsaved = chat, unsaved
 
     def _keep(self, chat: Chat) -> None:
-        """Go on with the chat even where it cannot be saved: an answer is not lost for that."""
+        """Continue with the chat even where it cannot be saved: an answer is not lost for that."""
         self.chat = chat
         try:
             self._change(chat)

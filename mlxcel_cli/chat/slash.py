@@ -1,7 +1,7 @@
-"""The commands typed into a chat: what they are called, what they do, what is said of it.
+"""The slash commands of a chat: their names, what they do, and what TAB completes.
 
-A command changes the session and gives a reply; what needs a model or a screen is named in the
-reply and left to line mode or the TUI.
+A command changes the session and returns a reply. What needs a model or a screen is named in the
+reply; line mode and the TUI do it.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class FollowUp(Enum):
     ANSWER = auto()
     """Answer the chat as it stands."""
     CONTINUE = auto()
-    """Go on with the last answer."""
+    """Continue the last answer."""
     EDIT = auto()
     """Put ``Reply.text`` into the prompt; the chat has changed."""
     LOAD_MODEL = auto()
@@ -39,7 +39,7 @@ class FollowUp(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command says, and what is left to do."""
+    """What a command replies, and what is left to do."""
 
     text: str = ""
     follow_up: FollowUp = FollowUp.NOTHING
@@ -171,7 +171,7 @@ def _load(context: CommandContext, what: str) -> Reply:
 
 
 def _found(command: str, chat_id: str, find: Callable[[str], Chat]) -> Chat:
-    """The chat by its id; who typed ``command`` is told how to find one."""
+    """The chat by its id; the error says how ``command`` finds one."""
     try:
         return find(chat_id)
     except InvalidParams as error:
@@ -290,10 +290,10 @@ COMMANDS = MappingProxyType(
             SlashCommand("/thinking", "[on|off]", "let the model think first", _thinking),
             SlashCommand("/stats", "", "counts and rates of this chat's answers", _stats),
             SlashCommand("/retry", "", "answer the last turn again", _retry),
-            SlashCommand("/continue", "", "go on with an answer that was cut off", _continue),
+            SlashCommand("/continue", "", "continue an answer that was cut off", _continue),
             SlashCommand("/edit", "", "take the last turn back, to change it", _edit),
-            SlashCommand("/chats", "[TEXT]", "saved chats, those that hold TEXT", _chats),
-            SlashCommand("/load", "ID|FILE", "go on with a saved chat or a messages file", _load),
+            SlashCommand("/chats", "[TEXT]", "saved chats, those with TEXT in them", _chats),
+            SlashCommand("/load", "ID|FILE", "continue a saved chat or a messages file", _load),
             SlashCommand("/save", "[FILE]", "write this chat to a .md or .json file", _save),
             SlashCommand("/rename", "TITLE", "give this chat another title", _rename),
             SlashCommand("/delete", "ID", "delete a saved chat", _delete),

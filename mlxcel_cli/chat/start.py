@@ -76,7 +76,7 @@ def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
     session = ChatSession(store, chat_settings)
     _resume(session, store, options, words.chat_id)
     if store is not None:
-        # From here on keys and pieces of answers would wait too.
+        # From here on keys and answers would wait too.
         store.wait_s = 0.0
     return ChatStart(
         session=session,
@@ -99,7 +99,7 @@ class _Words:
 
     @classmethod
     def sorted(cls, words: Sequence[str], store: ChatStore | None) -> "_Words":
-        """Tell them apart; ``store`` is given where a chat's id may be among them."""
+        """Sort the words; ``store`` is given where a chat's id may be among them."""
         models: list[str] = []
         files: list[Path] = []
         chat_id: str | None = None
@@ -146,11 +146,11 @@ def _resume(
     wanted = {
         "--messages": options.messages is not None,
         "--resume": bool(options.resume),
-        "--continue": bool(options.go_on),
+        "--continue": bool(options.continue_newest),
     }
     given = [name for name, is_given in wanted.items() if is_given]
     if len(given) > 1:
-        raise InvalidParams(given[0], f"excludes {given[1]}: both name the chat to go on with")
+        raise InvalidParams(given[0], f"excludes {given[1]}: both name the chat to continue")
     if options.messages is not None:
         if str(options.messages) == STDIN:
             raise InvalidParams("--messages", "name a file: stdin is where you chat")
@@ -159,7 +159,7 @@ def _resume(
         raise InvalidParams(given[0], "needs saved chats, but --no-save leaves them alone")
     elif chat_id is not None and store is not None:
         session.resume(store.load(chat_id))
-    elif options.go_on and store is not None:
+    elif options.continue_newest and store is not None:
         newest = store.newest()
         if newest is None:
             raise InvalidParams("--continue", "there is no saved chat yet")

@@ -12,7 +12,7 @@ from mlxcel_cli.chat.session import CUT, FAILED, STOPPED, ChatSession
 TABLE_COLUMNS = 80
 
 NATURAL_ENDS = frozenset({None, "eos", "stop_sequence"})
-"""Finish causes that a reader need not be told."""
+"""Finish causes that need no note."""
 
 _ENDS = {
     CUT: "cut at {} tokens",
@@ -78,14 +78,14 @@ def finish_note(answer: ChatMessage, continue_hint: str) -> str:
 
     Args:
         answer: the answer.
-        continue_hint: how to go on, said only where one can.
+        continue_hint: how to continue, added only where that is possible.
     """
     finish = answer.finish
     if finish in NATURAL_ENDS:
         return ""
-    told = _ENDS.get(finish or "", f"ended: {finish}").format(answer.numbers.answer_tokens)
-    can_go_on = finish in (CUT, STOPPED, FAILED) and answer.text.strip()
-    return f"{told} — {continue_hint}" if continue_hint and can_go_on else told
+    note = _ENDS.get(finish or "", f"ended: {finish}").format(answer.numbers.answer_tokens)
+    can_continue = finish in (CUT, STOPPED, FAILED) and answer.text.strip()
+    return f"{note} — {continue_hint}" if continue_hint and can_continue else note
 
 
 def speed_text(answer: ChatMessage) -> str:

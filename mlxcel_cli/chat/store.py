@@ -2,7 +2,7 @@
 
 A message is in the file when the call that saves it returns: a crash loses at most what was
 written of an answer since the last save. Each chat has a revision; who finds another than the one
-it knows goes on in a chat of its own, so two programs never mix their turns.
+it knows continues in a chat of its own, so two programs never mix their turns.
 """
 
 import errno
@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 """Written into the file; a newer program's file is refused, not spoilt."""
 
 BUSY_S = 10.0
-"""How long a call waits for another program to let go of the file, unless it is told."""
+"""How long a call waits for another program to release the file, by default."""
 
 ONE_TRY_S = 0.02
 """How long SQLite itself waits: as much as another chat's write takes. It hears no Ctrl-C then."""
@@ -202,7 +202,7 @@ class ChatStore:
             )
             if changed.rowcount:
                 return chat
-            # Another program went on with it, or deleted it: this one keeps its own.
+            # Another program continued it, or deleted it: this one keeps its own.
             chat = replace(chat, id=self.new_id())
         file.execute(
             "INSERT INTO chats VALUES (?, ?, ?, ?, ?, ?, 1)",

@@ -48,7 +48,7 @@ def chat(
     Chats are saved as they happen. In a pipe, or with --plain, each line is a message and plain
     text comes back.
     """
-    # Behind the door stands what --help must not pay for.
+    # Imported here, so that --help need not wait for it.
     from mlxcel_cli.chat.start import ChatCommand
     from mlxcel_cli.chat_front import chat_in_terminal
 

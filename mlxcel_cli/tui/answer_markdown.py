@@ -24,7 +24,7 @@ from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 
 class Growing(MarkdownBlock):
-    """A block that can take in what a longer text made of it."""
+    """A block that can become what a longer text makes of it."""
 
     virtual_size = Reactive(Size(0, 0))
     """It comes from a layout. Textual's own asks for another one with it."""
@@ -130,7 +130,7 @@ class GrowingList(Growing):
             await replace(self, block)
 
     async def _take_in(self, longer: "GrowingList") -> bool:
-        """Grow, or tell that this cannot become the other list."""
+        """Grow into the longer list; False where this one cannot become it."""
         items, shown = longer.items, list(self.children)
         if not shown or len(shown) > len(items):
             return False

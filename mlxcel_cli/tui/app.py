@@ -27,7 +27,7 @@ from mlxcel_cli.tui.palette import offers
 from mlxcel_cli.tui.prompt import Candidates, PromptArea
 from mlxcel_cli.tui.status import Details, StatusLine, notice
 from mlxcel_cli.tui.streaming import TypingWatch
-from mlxcel_cli.tui.themes import chosen_theme, remember_theme
+from mlxcel_cli.tui.themes import chosen_theme, save_theme
 from mlxcel_cli.tui.transcript import Hints, Note
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ class ChatApp(App[int]):
 
     async def on_mount(self) -> None:
         """Show the chat, then begin to load."""
-        self.theme_changed_signal.subscribe(self, self._remember_theme)
+        self.theme_changed_signal.subscribe(self, self._save_theme)
         if self._start.options.theme is not None:
-            remember_theme(self.theme, self._theme_file)
+            save_theme(self.theme, self._theme_file)
         self.prompt.fill(self._start.draft)
         self.prompt.focus()
         await self.conversation.show()
@@ -157,7 +157,7 @@ class ChatApp(App[int]):
         text = event.text.strip("\n")
         if is_command(text):
             is_done = await self.action_run(text)
-        elif self.conversation.is_answering:
+        elif self.conversation.is_generating:
             notice(self, f"An answer is being written; {self._key('stop')} stops it.")
             is_done = False
         else:
@@ -184,7 +184,7 @@ class ChatApp(App[int]):
 
     def _continue_characters(self) -> frozenset[str]:
         can = self.session.can_continue and not self.command_context.is_remote
-        can = can and not self.conversation.is_answering
+        can = can and not self.conversation.is_generating
         return characters_of("continue", self._keys) if can else frozenset()
 
     # -- commands
@@ -194,7 +194,7 @@ class ChatApp(App[int]):
         if self._is_leaving:
             return True
         name = command.split()[0]
-        if self.conversation.is_answering and name not in HARMLESS:
+        if self.conversation.is_generating and name not in HARMLESS:
             await self.conversation.stop()
         try:
             reply = run_command(self.command_context, command)
@@ -272,7 +272,7 @@ class ChatApp(App[int]):
 
     async def action_continue(self) -> None:
         """Continue an answer that was cut off."""
-        if self.conversation.is_answering:
+        if self.conversation.is_generating:
             notice(self, "An answer is being written.")
         else:
             await self.action_run("/continue")
@@ -347,5 +347,5 @@ class ChatApp(App[int]):
         self.conversation.end()
         self.exit(status, return_code=status)
 
-    def _remember_theme(self, _: object) -> None:
-        remember_theme(self.theme, self._theme_file)
+    def _save_theme(self, _: object) -> None:
+        save_theme(self.theme, self._theme_file)

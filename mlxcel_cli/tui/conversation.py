@@ -85,21 +85,21 @@ class Conversation(Vertical):
 
     def end(self) -> None:
         """Keep what is written, and let the engine's thread end."""
-        if self._session.is_answering:
+        if self._session.is_generating:
             self._session.stop()
         if self._jobs is not None:
             self._jobs.close()
             self._jobs = None
 
     @property
-    def is_answering(self) -> bool:
+    def is_generating(self) -> bool:
         """Whether an answer is being written or waited for."""
-        return self.is_waiting or self._session.is_answering
+        return self.is_waiting or self._session.is_generating
 
     @property
     def can_stop(self) -> bool:
         """Whether anything runs."""
-        return self.is_answering or bool(self.load_progress)
+        return self.is_generating or bool(self.load_progress)
 
     async def show(self) -> None:
         """Show the chat as it now is."""
@@ -154,7 +154,7 @@ class Conversation(Vertical):
             notice(self, "Nothing is being written.")
             return
         self._jobs.stop()
-        if self._session.is_answering:
+        if self._session.is_generating:
             self._session.stop()
             turn, self._turn = self._turn, None
             answer = self._session.chat.last_answer
@@ -248,7 +248,7 @@ class Conversation(Vertical):
             self._session.model = self._replaced
             notice(self, f"The chat continues with {self._replaced.name}.")
         self.load_progress, self.is_waiting = "", False
-        if self._session.is_answering:
+        if self._session.is_generating:
             self.post_message(self.TakenBack(self._session.fail()))
             await self.show()
         else:

@@ -50,7 +50,7 @@ class AskText(Dialog):
         title: what is asked.
         command: what the answer is the argument of.
         keys: named in the hint.
-        value: what the line holds at first.
+        value: the line's initial text.
         about: lines under the title.
         empty: the command for an empty answer; without one that changes nothing.
     """

@@ -15,7 +15,7 @@ CHAT_KEYS = (
     Binding("ctrl+n", "new_chat", "New chat", id="new-chat"),
     Binding("ctrl+o", "chats", "Saved chats", id="chats"),
     Binding("ctrl+r", "regenerate", "Answer again", id="regenerate"),
-    Binding("c,ctrl+g", "continue", "Go on with an answer that was cut off", id="continue"),
+    Binding("c,ctrl+g", "continue", "Continue an answer that was cut off", id="continue"),
     Binding("ctrl+t", "fold", "Open or close the thinking", id="thinking"),
     Binding("f3", "unfold", "Open or close the newest long message", id="message"),
     Binding("f2", "details", "Counts and speed", id="details"),
@@ -112,7 +112,7 @@ def key_text(keys: str) -> str:
     """``ctrl+j`` as ``Ctrl+J``; several keys are parted by "or"."""
     spelt = {"pageup": "PgUp", "pagedown": "PgDn", "escape": "Esc", "up": "Up"}
     named = [
-        # A letter alone is typed as it stands.
+        # A single character is typed as it stands.
         key[0]
         if len(key) == len(key[0]) == 1
         else "+".join(

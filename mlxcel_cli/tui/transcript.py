@@ -168,7 +168,7 @@ class AnswerTurn(Vertical):
         self._show_thinking(text, tokens)
 
     def say(self, text: str) -> None:
-        """Say under the answer what is going on."""
+        """Show a note under the answer."""
         if text != self._shown_note:
             self._shown_note = text
             self._note.update(visible(text))

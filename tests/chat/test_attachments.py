@@ -71,7 +71,7 @@ def test_a_path_that_cannot_be_is_text(folder, prompt):
     assert complete_path(prompt.partition("@")[2] + "/") == []
 
 
-def test_a_file_that_tells_no_size_is_read_to_the_bound(folder, monkeypatch):
+def test_a_file_that_has_no_size_is_read_to_the_bound(folder, monkeypatch):
     monkeypatch.setattr("mlxcel_cli.chat.attachments.LARGEST_BYTES", 10)
     monkeypatch.setattr(Path, "stat", lambda self: os.stat_result([0o100644, *[0] * 9]))
     (folder / "grows.txt").write_bytes(b"x" * 11)

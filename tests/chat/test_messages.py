@@ -1,4 +1,4 @@
-"""A chat is a value: asking, answering and editing make another."""
+"""A chat is a value: a question, an answer or an edit makes another."""
 
 import pytest
 

@@ -173,7 +173,7 @@ def test_a_server_that_refuses_is_quoted(server):
         ([delta(content="Hel"), {"usage": [1]}, "[DONE]"], "not the shape"),
     ],
 )
-def test_a_server_that_fails_in_the_middle_is_told_after_what_came(server, chunks, said):
+def test_a_server_that_fails_in_the_middle_is_reported_after_what_came(server, chunks, said):
     server.chunks = chunks
     answer = loaded(server.url).answer(request())
     assert next(answer) == TextDelta("Hel", tokens=1)

@@ -36,9 +36,9 @@ def test_an_answer_is_its_pieces_and_its_numbers(session, store):
         TextDelta("Hello"),
     ):
         session.take(event)
-        assert session.is_answering
+        assert session.is_generating
     session.take(DONE)
-    assert not session.is_answering
+    assert not session.is_generating
     answer = session.chat.last_answer
     assert (answer.text, answer.reasoning, answer.finish) == ("Hello", "hm", "eos")
     numbers = answer.numbers
@@ -75,7 +75,7 @@ def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_goes_on(session):
     assert texts == ["hi", "Hel", "more"]
 
 
-def test_a_stopped_answer_tells_how_much_of_its_prompt_was_read(session):
+def test_a_stopped_answer_shows_how_much_of_its_prompt_was_read(session):
     session.ask("hi")
     session.request()
     for event in (
@@ -89,7 +89,7 @@ def test_a_stopped_answer_tells_how_much_of_its_prompt_was_read(session):
     assert (numbers.prompt_tokens, numbers.evaluated_tokens) == (34, 14)
 
 
-def test_an_answer_whose_program_was_killed_is_told_and_can_go_on(session, store, clock):
+def test_an_answer_whose_program_was_killed_is_marked_and_can_be_continued(session, store, clock):
     session.ask("hi")
     session.request()
     clock.now_s = 2.0
@@ -105,7 +105,7 @@ def test_a_stop_before_the_first_token_keeps_the_question(session):
     session.request()
     session.stop()
     assert [one.text for one in session.chat.messages] == ["hi"]
-    assert not session.is_answering
+    assert not session.is_generating
     session.stop()
 
 
@@ -212,7 +212,7 @@ def test_what_cannot_be_saved_is_not_asked(session, store):
     assert session.chat.messages == ()
 
 
-def test_an_answer_that_cannot_be_saved_is_kept_and_told_and_saved_later(session, store, clock):
+def test_an_answer_that_cannot_be_saved_is_kept_and_reported_and_saved_later(session, store, clock):
     session.ask("hi")
     session.request()
     kept = store.path.read_bytes()
@@ -281,7 +281,7 @@ def test_a_chat_that_waits_for_the_file_is_newer_than_what_the_file_holds(sessio
     assert session.chat.title == saved(session, store).title == "greeting"
 
 
-def test_a_chat_that_waits_for_the_file_goes_on_beside_another_programs(session, store):
+def test_a_chat_that_waits_for_the_file_continues_with_another_programs(session, store):
     session.ask("hi")
     other = ChatStore(store.path)
     theirs = other.save(other.load(session.chat.id).asked("theirs"))

@@ -55,7 +55,7 @@ def test_a_wrong_value_is_refused_and_changes_nothing(name, text):
     assert settings == ChatSettings(length=LengthOptions(max_tokens=5))
 
 
-def test_what_is_in_force_is_told_by_its_name():
+def test_what_is_in_force_is_listed_by_its_name():
     settings = ChatSettings(sampling=SamplingOptions(min_p=0.1), length=LengthOptions(stop=["a"]))
     assert dict(settings.in_force(model(temperature=0.6))) == {
         "temperature": 0.6, "top-p": 0.95, "top-k": 0, "min-p": 0.1,

@@ -87,13 +87,13 @@ def test_system_is_shown_set_and_removed(context):
     assert context.session.settings.system == ""
 
 
-def test_model_is_told_or_loaded(context):
+def test_model_is_shown_or_loaded(context):
     assert run_command(context, "/model").text == "tiny (tiny)"
     reply = run_command(context, "/model other")
     assert (reply.text, reply.follow_up) == ("other", FollowUp.LOAD_MODEL)
 
 
-def test_set_tells_and_turns(context):
+def test_set_shows_and_changes(context):
     assert "temperature = 0.7" in run_command(context, "/set").text
     assert run_command(context, "/set temperature 0.2").text == "temperature = 0.2"
     assert run_command(context, "/set temperature=0.3").text == "temperature = 0.3"

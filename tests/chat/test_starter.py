@@ -35,7 +35,7 @@ def backend(starter_folder, tmp_path_factory):
 
 
 class Talk:
-    """A chat whose every answer is held against a cold run of the same prompt."""
+    """A chat whose every answer is compared with a cold run of the same prompt."""
 
     def __init__(self, backend: EngineBackend, *, lookup: bool = False) -> None:
         self.backend = backend
@@ -45,7 +45,7 @@ class Talk:
         settings.switch_lookup(on=lookup)
         self.session = ChatSession(None, settings)
 
-    def answer(self, *, stops_after: int | None = None, judged: bool = True) -> None:
+    def answer(self, *, stops_after: int | None = None, compared: bool = True) -> None:
         request = self.session.request()
         events = self.backend.answer(request)
         for event in events:
@@ -54,7 +54,7 @@ class Talk:
                 break
         events.close()
         self.session.stop()
-        if judged and stops_after is None:
+        if compared and stops_after is None:
             *_, cold = self.backend.answer(replace(request, reuses_kv=False))
             assert isinstance(cold, AnswerDone)
             assert cold.text == self.session.chat.last_answer.text
@@ -70,7 +70,7 @@ class Talk:
     def tokens(self, text: str) -> int:
         return len(self.backend._ready.loaded.tokenizer.encode(text))
 
-    def judge(self, text: str) -> None:
+    def compare(self, text: str) -> None:
         """The turn read its own tokens, and next to nothing again."""
         new = self.tokens(text) + TEMPLATE_TOKENS
         assert self.session.chat.new_tokens[-1] == new
@@ -92,23 +92,23 @@ def test_each_turn_reads_its_new_tokens(backend, lookup):
     talk.ask("Name three large cities in Europe.")
     for text in ("And which is the largest?", "What river runs there?"):
         talk.ask(text)
-        talk.judge(text)
+        talk.compare(text)
 
 
 def test_a_turn_after_an_answer_that_came_to_its_end_reads_its_new_tokens(backend):
     talk = Talk(backend)
     talk.session.settings.set("max-tokens", "80")
-    talk.ask("What is 2 + 2? Answer with one word.", judged=False)
+    talk.ask("What is 2 + 2? Answer with one word.", compared=False)
     assert talk.session.chat.last_answer.finish == "eos"
-    talk.ask("And 3 + 3?", judged=False)
-    talk.judge("And 3 + 3?")
+    talk.ask("And 3 + 3?", compared=False)
+    talk.compare("And 3 + 3?")
 
 
 def test_a_turn_after_a_stop_reads_its_new_tokens(backend):
     talk = Talk(backend)
     talk.ask("Tell me a long story about a whale.", stops_after=5)
     talk.ask("Shorter, please.")
-    talk.judge("Shorter, please.")
+    talk.compare("Shorter, please.")
 
 
 def test_another_answer_to_the_same_question_reads_one_token(backend):
@@ -117,7 +117,7 @@ def test_another_answer_to_the_same_question_reads_one_token(backend):
     talk.answer()
     assert talk.read_tokens == 1
     talk.ask("And another one?")
-    talk.judge("And another one?")
+    talk.compare("And another one?")
 
 
 def test_an_edited_turn_reads_the_edit(backend):
@@ -126,12 +126,12 @@ def test_an_edited_turn_reads_the_edit(backend):
     talk.ask("And wasps?")
     assert talk.session.take_back() == "And wasps?"
     talk.ask("And hornets, in the summer?")
-    talk.judge("And hornets, in the summer?")
+    talk.compare("And hornets, in the summer?")
 
 
 def test_an_answer_that_goes_on_reads_its_end(backend):
     talk = Talk(backend)
-    talk.ask("Count from one to thirty in words.", judged=False)
+    talk.ask("Count from one to thirty in words.", compared=False)
     assert talk.session.can_continue
     before = talk.session.chat.last_answer.text
     for event in backend.answer(talk.session.request(continues=True)):

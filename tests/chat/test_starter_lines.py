@@ -109,9 +109,9 @@ def test_a_reader_that_goes_away_ends_it_quietly(environ, command):
         text=True,
     )
     program.stdout.close()
-    _, told = program.communicate("Tell me about fish.\nAnd about birds.\n", timeout=100)
-    assert "Traceback" not in told
-    assert "BrokenPipe" not in told
+    _, errors = program.communicate("Tell me about fish.\nAnd about birds.\n", timeout=100)
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
 
 
 def test_ctrl_c_while_it_loads_leaves_a_chat_that_can_load(typed, starter_folder):
@@ -129,7 +129,7 @@ def test_ctrl_c_while_it_loads_leaves_a_chat_that_can_load(typed, starter_folder
     child.expect("tokens of context")
     child.expect(">>>")
     child.send("hello\r")
-    child.expect("cut at 4 tokens — /continue goes on")
+    child.expect("cut at 4 tokens — /continue to continue")
     child.send("\x04")
     assert ends(child) == 0
 

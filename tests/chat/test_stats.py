@@ -29,13 +29,13 @@ def test_without_drafts_nothing_is_said_of_them():
     assert "accepted" not in text
 
 
-def test_drafts_are_told_with_the_tokens_of_a_forward():
+def test_drafts_are_shown_with_the_tokens_of_a_forward():
     names, _, drafted = table(chat_of(PLAIN, DRAFTED), 80)
     assert names.split()[-2:] == ["drafts", "tok/forward"]
     assert drafted.split()[-2:] == ["20/30", "2.00"]
 
 
-def test_speed_with_drafts_stands_beside_speed_without():
+def test_speed_with_drafts_stands_next_to_speed_without():
     said = [*comparison(chat_of(PLAIN, DRAFTED))]
     assert said == ["with drafts 40.0 tok/s, without 20.0"]
 
@@ -97,12 +97,12 @@ def test_nothing_is_said_of_an_answer_that_has_not_begun():
     assert speed_parts(answer()) == ()
 
 
-def test_drafts_are_told_with_what_they_brought():
-    told = speed_text(
+def test_drafts_are_shown_with_what_they_brought():
+    shown = speed_text(
         answer(answer_tokens=41, tokens_per_s=40, ttft_s=0.5, drafted_tokens=30, accepted_tokens=20)
     )
-    assert told == "40.0 tok/s · first 0.50 s · drafts 20/30 · 2.0 tokens a forward"
+    assert shown == "40.0 tok/s · first 0.50 s · drafts 20/30 · 2.0 tokens a forward"
 
 
-def test_tokens_a_forward_are_told_of_drafts_only():
+def test_tokens_a_forward_are_shown_for_drafts_only():
     assert speed_text(answer(answer_tokens=41, tokens_per_s=40)) == "40.0 tok/s · first 0.00 s"

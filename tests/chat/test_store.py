@@ -169,7 +169,7 @@ def test_what_has_no_utf8_is_kept_as_replacement_characters(store):
         store.load("\udc80")
 
 
-def test_a_file_that_another_program_holds_is_told_at_once_where_keys_wait(store):
+def test_a_file_that_another_program_holds_is_reported_at_once_where_keys_wait(store):
     store.save(Chat("aa").asked("a"))
     store.wait_s = 0.0
     with held_elsewhere(store.path):
@@ -184,14 +184,14 @@ def test_a_file_that_another_program_holds_is_told_at_once_where_keys_wait(store
     assert store.save(Chat("aa").asked("b")) == ChatStore(store.path).load("aa")
 
 
-def test_a_file_that_is_held_before_it_has_tables_is_told_too(store):
+def test_a_file_that_is_held_before_it_has_tables_is_reported_too(store):
     store.wait_s = 0.0
     with held_elsewhere(store.path), pytest.raises(ChatsBusy):
         store.save(Chat("aa").asked("a"))
     assert store.save(Chat("aa").asked("a")) == store.load("aa")
 
 
-def test_chats_are_read_beside_another_program_that_is_about_to_write(store):
+def test_chats_are_read_with_another_program_that_is_about_to_write(store):
     store.save(Chat("aa").asked("a"))
     store.wait_s = 0.0
     with held_elsewhere(store.path, "BEGIN IMMEDIATE"):

@@ -124,7 +124,7 @@ async def ready(pilot: Pilot) -> None:
 
 async def settled(pilot: Pilot) -> None:
     """Until no answer is written and the screen is drawn."""
-    await until(pilot, lambda: pilot.app.session.model and not pilot.app.conversation.is_answering)
+    await until(pilot, lambda: pilot.app.session.model and not pilot.app.conversation.is_generating)
     await pilot.pause(0.05)
 
 

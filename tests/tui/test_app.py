@@ -92,7 +92,9 @@ def test_continue_takes_the_newest_chat_and_resume_alone_asks_which(chat):
         await until(pilot, lambda: isinstance(pilot.app.screen, Choose))
 
     before = chat(ScriptedBackend(), first)
-    assert chat(ScriptedBackend(), nothing, go_on=True).session.chat == before.session.chat
+    assert (
+        chat(ScriptedBackend(), nothing, continue_newest=True).session.chat == before.session.chat
+    )
     chat(ScriptedBackend(), asked, resume=True)
 
 
@@ -121,7 +123,7 @@ def test_a_file_on_the_command_line_is_attached(chat, tmp_path):
     assert backend.requests[0].prompt.messages[0]["content"].endswith("```py\nx = 1\n```")
 
 
-def test_a_file_that_cannot_be_attached_is_told_and_nothing_sent(chat, tmp_path):
+def test_a_file_that_cannot_be_attached_is_reported_and_nothing_sent(chat, tmp_path):
     (tmp_path / "bad.bin").write_bytes(b"\xff\xff")
     text = f"read @{tmp_path / 'bad.bin'}"
 
@@ -189,7 +191,7 @@ def test_help_lists_keys_and_commands_and_its_key_closes_it(chat):
     chat(ScriptedBackend(), steps)
 
 
-def test_the_keys_of_dialogs_are_changed_too_and_told_as_they_are(chat, tmp_path):
+def test_the_keys_of_dialogs_are_changed_too_and_shown_as_they_are(chat, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('[keys]\ndialog-close = "f4"\ndialog-delete = "f8"\n')
 
@@ -271,7 +273,7 @@ def test_keys_are_changed_in_the_options_file(chat, environ, tmp_path):
     chat(ScriptedBackend(), steps, config=config)
 
 
-def test_a_theme_keeps_the_code_on_the_screen_and_is_remembered(chat):
+def test_a_theme_keeps_the_code_on_the_screen_and_is_saved(chat):
     async def steps(pilot):
         await ready(pilot)
         await ask(pilot, "code")
@@ -382,7 +384,7 @@ def test_a_server_s_chat_offers_nothing_that_only_a_local_model_can(chat):
         await ready(pilot)
         await ask(pilot, "hi")
         assert "cut at 21 tokens" in screen_lines(pilot.app)
-        assert "goes on" not in screen_lines(pilot.app)
+        assert "to continue" not in screen_lines(pilot.app)
         titles = {one.title for one in pilot.app.get_system_commands(pilot.app.screen)}
         assert not {title for title in titles if title.startswith(("Prompt lookup", "Continue"))}
 

@@ -1,4 +1,4 @@
-"""Saved chats that cannot be used any more, or not just now, while a chat goes on."""
+"""Saved chats that cannot be used any more, or not just now, during a chat."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.tui.rigs import (
 )
 
 
-def test_a_file_of_chats_that_breaks_meanwhile_is_told_and_ends_nothing(chat):
+def test_a_file_of_chats_that_breaks_meanwhile_is_reported_and_ends_nothing(chat):
     hold = Hold()
     backend = ScriptedBackend(
         [TextDelta("Hel", tokens=1), hold, TextDelta("lo", tokens=2), done("Hello")]
@@ -84,7 +84,7 @@ def test_what_waits_for_the_file_is_saved_behind_the_screen(terminal, environ):
     assert saved.messages[0].text == "hello"
 
 
-def test_giving_the_file_up_tells_that_the_chat_is_not_saved(terminal, environ):
+def test_giving_the_file_up_reports_that_the_chat_is_not_saved(terminal, environ):
     with held_elsewhere(Path(environ["MLXCEL_HOME"]) / "data" / "chats.sqlite3"):
         started = terminal("--plain")
         started.until(">>>")

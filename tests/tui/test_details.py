@@ -52,7 +52,7 @@ def test_a_block_a_turn_shows_speed_and_acceptance(environ, monkeypatch, size, n
     assert max(map(len, shown.splitlines())) <= size[0]
 
 
-def test_the_status_line_tells_tokens_a_forward_of_the_turn_with_drafts(environ):
+def test_the_status_line_shows_tokens_a_forward_of_the_turn_with_drafts(environ):
     status = screen_after_two_turns(environ, (120, 40)).splitlines()[-1]
     assert "80.0 tok/s" in status
     assert "drafts 20/30 · 2.0 tokens a forward" in status

@@ -37,7 +37,7 @@ def test_a_long_message_is_folded_and_a_key_or_a_click_opens_it(chat):
 
 
 @pytest.mark.parametrize(
-    ("text", "begins", "tells"),
+    ("text", "begins", "says"),
     [
         ("x\n" * 23 + "x", "", None),
         ("x\n" * 24 + "x", "x\nx\n", "13 more lines"),
@@ -46,7 +46,7 @@ def test_a_long_message_is_folded_and_a_key_or_a_click_opens_it(chat):
         ("y" * 5000 + "\n" * 30, "y" * 2000, "19 more lines"),
     ],
 )
-def test_what_is_folded_is_long(text, begins, tells):
+def test_what_is_folded_is_long(text, begins, says):
     shown = folded(text, "click")
     assert shown.startswith(begins)
-    assert tells in shown if tells else shown == ""
+    assert says in shown if says else shown == ""

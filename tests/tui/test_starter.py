@@ -105,7 +105,7 @@ def test_wide_text_survives_resizing_while_it_streams(starter, environ, tmp_path
     assert shown.replace("�", "").replace("🙂", "") == wrote.replace("🙂", "")
 
 
-def test_a_paste_that_is_too_long_for_the_model_is_told_and_given_back(starter):
+def test_a_paste_that_is_too_long_for_the_model_is_reported_and_given_back(starter):
     chat = starter("--no-save")
     chat.until("cpu")
     chat.child.send(paste("\n".join(f"line {n}" for n in range(5000))))
@@ -149,7 +149,7 @@ def test_a_killed_chat_goes_on_where_it_was(starter, environ):
     assert len(saved.last_answer.text) > len(left)
 
 
-def test_two_chats_that_go_on_with_one_keep_what_each_of_them_said(starter, environ):
+def test_two_chats_that_continue_one_keep_what_each_of_them_said(starter, environ):
     first = starter(*GREEDY, "-n", "8")
     first.child.send("Name a fish." + SEND)
     first.until("cut at 8 tokens")

@@ -18,7 +18,7 @@ def began(terminal, *arguments: str, **values):
     return started
 
 
-def test_letters_and_enter_that_come_at_once_are_one_message(terminal):
+def test_characters_and_enter_that_come_at_once_are_one_message(terminal):
     chat = began(terminal)
     chat.child.send("hello there\rmore")
     chat.until("You said: hello there (11 characters)")

@@ -113,7 +113,7 @@ def test_ctrl_c_stops_a_load_and_the_app_lives(chat):
     assert backend.loads == [None, "other"]
 
 
-def test_a_model_that_is_not_there_is_told_and_the_message_given_back(chat):
+def test_a_model_that_is_not_there_is_reported_and_the_message_given_back(chat):
     backend = ScriptedBackend(load=[ModelNotFound("x", "try mlxcel models list")])
 
     async def steps(pilot):
@@ -175,14 +175,14 @@ def test_ctrl_c_copies_what_is_selected_and_stops_nothing(chat):
         await until(pilot, lambda: "Once" in screen_lines(pilot.app))
         await pilot.press(*"abc", "shift+home", "ctrl+c")
         assert pilot.app.clipboard == "abc"
-        assert pilot.app.session.is_answering
+        assert pilot.app.session.is_generating
         hold.go_on.set()
         await settled(pilot)
 
     chat(backend, steps)
 
 
-def test_an_error_is_told_and_the_prompt_restored(chat):
+def test_an_error_is_reported_and_the_prompt_restored(chat):
     backend = ScriptedBackend([EvalFailed("out of luck")], "Hello")
 
     async def steps(pilot):

@@ -1,4 +1,4 @@
-"""An answer that was cut off goes on by a key, which elsewhere is a letter."""
+"""An answer that was cut off is continued by a key, which elsewhere is a character."""
 
 import pytest
 
@@ -23,7 +23,7 @@ CUT = [TextDelta("One two", tokens=2), done("One two", finish="length")]
 @pytest.mark.parametrize(
     ("key", "focus"), [("c", "prompt"), ("c", "transcript"), ("ctrl+g", "prompt")]
 )
-def test_an_answer_that_was_cut_says_so_and_goes_on(chat, key, focus):
+def test_an_answer_that_was_cut_says_so_and_is_continued(chat, key, focus):
     backend = ScriptedBackend(
         CUT,
         [TextDelta("One two"), TextDelta(" three", tokens=1), done("One two three")],
@@ -44,7 +44,7 @@ def test_an_answer_that_was_cut_says_so_and_goes_on(chat, key, focus):
     assert backend.requests[1].prompt.prefill == "One two"
 
 
-def test_a_message_after_a_cut_answer_may_begin_with_the_key_that_goes_on(chat):
+def test_a_message_after_a_cut_answer_may_begin_with_the_key_that_continues(chat):
     backend = ScriptedBackend(CUT)
 
     async def steps(pilot):
@@ -59,7 +59,7 @@ def test_a_message_after_a_cut_answer_may_begin_with_the_key_that_goes_on(chat):
     chat(backend, steps)
 
 
-def test_a_letter_is_no_key_where_nothing_can_go_on(chat):
+def test_a_character_is_no_key_where_nothing_can_be_continued(chat):
     async def steps(pilot):
         await ready(pilot)
         await ask(pilot, "count")
@@ -70,7 +70,7 @@ def test_a_letter_is_no_key_where_nothing_can_go_on(chat):
     chat(ScriptedBackend(), steps)
 
 
-def test_the_key_that_goes_on_is_changed_in_the_options_file(chat, tmp_path):
+def test_the_key_that_continues_is_changed_in_the_options_file(chat, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('[keys]\ncontinue = "f8,g"\n')
     backend = ScriptedBackend(CUT, CUT, CUT)
@@ -92,7 +92,7 @@ def test_the_key_that_goes_on_is_changed_in_the_options_file(chat, tmp_path):
     chat(backend, steps, config=config)
 
 
-def test_an_answer_that_is_written_is_not_stopped_by_the_key_that_goes_on(chat):
+def test_an_answer_that_is_written_is_not_stopped_by_the_key_that_continues(chat):
     hold = Hold()
 
     async def steps(pilot):
@@ -102,14 +102,14 @@ def test_an_answer_that_is_written_is_not_stopped_by_the_key_that_goes_on(chat):
         pilot.app.conversation.transcript.focus()
         await pilot.press("c")
         await pilot.pause()
-        assert pilot.app.session.is_answering
+        assert pilot.app.session.is_generating
         hold.go_on.set()
         await settled(pilot)
 
     chat(ScriptedBackend([TextDelta("x"), hold, done("x")]), steps)
 
 
-def test_what_waits_for_the_model_goes_on_with_the_cut_answer(chat):
+def test_what_waits_for_the_model_continues_the_cut_answer(chat):
     hold = Hold()
     backend = ScriptedBackend(
         CUT, [TextDelta("One two"), TextDelta(" three"), done("One two three")]
