@@ -16,7 +16,7 @@ from pathlib import Path
 from aiohttp import web
 
 from mlxcel_cli.app import main as mlxcel_main
-from mlxcel_cli.serve import life
+from mlxcel_cli.serve import lifecycle
 from mlxcel_cli.serve.app import make_app
 from mlxcel_cli.serve.server import Server
 
@@ -41,7 +41,7 @@ def main() -> None:
         app.on_shutdown.append(stop)
         return app
 
-    life.make_app = watched_app  # type: ignore[attr-defined]
+    lifecycle.make_app = watched_app  # type: ignore[attr-defined]
     mlxcel_main()
 
 

@@ -33,8 +33,8 @@ def serve(
     running answers end first.
     """
     # Behind the door stands what --help must not pay for.
-    from mlxcel_cli.serve.life import ServeLine
-    from mlxcel_cli.serve.life import serve as run_server
+    from mlxcel_cli.serve.lifecycle import ServeLine
+    from mlxcel_cli.serve.lifecycle import serve as run_server
 
     line = ServeLine(
         model=model, serve=serve, sampling=sampling, max_tokens=max_tokens, verbose=verbose

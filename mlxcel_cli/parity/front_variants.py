@@ -33,8 +33,8 @@ from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
 from mlxcel_cli.parity.engine_variants import RecordingEngine
 from mlxcel_cli.prompt_input import PromptInput
 from mlxcel_cli.serve.app import make_app
-from mlxcel_cli.serve.asking import Defaults
-from mlxcel_cli.serve.hosting import HostedModel
+from mlxcel_cli.serve.generation import Defaults
+from mlxcel_cli.serve.model_host import HostedModel
 from mlxcel_cli.serve.served_model import ServedModel
 from mlxcel_cli.serve.server import Server
 from mlxcel_cli.serve.settings import settle

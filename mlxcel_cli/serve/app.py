@@ -1,31 +1,38 @@
-"""The aiohttp application: routes, and what surrounds them."""
+"""The aiohttp application: the routes of all APIs, and what surrounds them."""
 
 from aiohttp import HttpVersion11, web
 
+from mlxcel_cli.serve import status
+from mlxcel_cli.serve.anthropic import routes as anthropic
+from mlxcel_cli.serve.api import Endpoint, json_response
+from mlxcel_cli.serve.llamacpp import routes as llamacpp
 from mlxcel_cli.serve.middleware import (
+    APIS,
     add_headers,
     answer_preflights,
     check_key,
     name_request,
-    tell_errors,
+    report_errors,
 )
-from mlxcel_cli.serve.routes.cache import cache_reset, cache_stats
-from mlxcel_cli.serve.routes.chat import chat_completions
-from mlxcel_cli.serve.routes.completions import completions
-from mlxcel_cli.serve.routes.messages import count_tokens, messages
-from mlxcel_cli.serve.routes.models import list_models, one_model
-from mlxcel_cli.serve.routes.native import completion, infill
-from mlxcel_cli.serve.routes.state import change_props, disabled, show_props, show_slots
-from mlxcel_cli.serve.routes.status import (
-    change_settings,
-    health,
-    information,
-    metrics,
-    openapi_document,
-    show_settings,
-)
-from mlxcel_cli.serve.routes.tokens import apply_template, detokenize, input_tokens, tokenize
+from mlxcel_cli.serve.openai import routes as openai
+from mlxcel_cli.serve.openai.schema import OPENAI
+from mlxcel_cli.serve.openapi import openapi
 from mlxcel_cli.serve.server import SERVER, Server
+
+
+async def openapi_document(request: web.Request) -> web.Response:
+    """This API as an OpenAPI 3.1 document."""
+    return json_response(openapi(request.app[SERVER].version, ROUTES))
+
+
+ROUTES = (
+    *status.ROUTES,
+    *openai.ROUTES,
+    *llamacpp.ROUTES,
+    *anthropic.ROUTES,
+    Endpoint("GET", "/openapi.json", openapi_document, OPENAI),
+)
+"""Every endpoint."""
 
 
 def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
@@ -35,60 +42,25 @@ def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
         server: its state.
         keys: one of them must come with every request but for health; none: anyone may ask.
     """
+    public = frozenset(route.path for route in ROUTES if route.is_public)
     app = web.Application(
         client_max_size=server.settings.max_body_bytes,
-        middlewares=[name_request, answer_preflights, tell_errors, check_key(keys)],
+        middlewares=[name_request, answer_preflights, report_errors, check_key(keys, public)],
     )
     app[SERVER] = server
+    app[APIS] = {route.path: route.api for route in ROUTES}
     app.on_response_prepare.append(add_headers)
-    app.add_routes(
-        _expecting(
-            web.get("/", information),
-            web.get("/health", health),
-            web.get("/v1/health", health),
-            web.post("/v1/chat/completions", chat_completions),
-            web.post("/chat/completions", chat_completions),
-            web.post("/v1/completions", completions),
-            web.post("/v1/chat/completions/input_tokens", input_tokens),
-            web.post("/v1/messages", messages),
-            web.post("/v1/messages/count_tokens", count_tokens),
-            web.post("/completion", completion),
-            web.post("/completions", completion),
-            web.post("/infill", infill),
-            web.post("/tokenize", tokenize),
-            web.post("/detokenize", detokenize),
-            web.post("/apply-template", apply_template),
-            web.get("/props", show_props),
-            web.post("/props", change_props),
-            web.get("/slots", show_slots),
-            web.route("*", "/tools", disabled),
-            web.route("*", "/cors-proxy", disabled),
-            web.get("/v1/models", list_models),
-            web.get("/models", list_models),
-            web.get("/v1/models/{model:.+}", one_model),
-            web.get("/v1/settings", show_settings),
-            web.post("/v1/settings", change_settings),
-            web.get("/v1/cache/stats", cache_stats),
-            web.post("/v1/cache/reset", cache_reset),
-            web.get("/metrics", metrics),
-            web.get("/openapi.json", openapi_document),
-        )
-    )
+    expecting = {"expect_handler": send_continue}
+    app.add_routes(web.RouteDef(one.method, one.path, one.handler, expecting) for one in ROUTES)
     return app
-
-
-def _expecting(*routes: web.RouteDef) -> list[web.RouteDef]:
-    for route in routes:
-        route.kwargs["expect_handler"] = send_continue
-    return list(routes)
 
 
 async def send_continue(request: web.Request) -> None:
     """Let a client send the body it holds back; another expectation is ignored, as HTTP allows.
 
-    aiohttp would answer that one itself, past our errors' shape.
+    aiohttp would answer that one itself, past our errors' form.
     """
-    asked = request.headers.get("Expect", "")
-    if request.version == HttpVersion11 and asked.lower() == "100-continue":
+    expected = request.headers.get("Expect", "")
+    if request.version == HttpVersion11 and expected.lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # it is no part of the response

@@ -7,11 +7,11 @@ from engine.errors import InvalidParams
 from mlxcel_cli.sampling_options import Bias, token_biases
 from mlxcel_cli.serve.served_model import ServedModel
 
+Biases = Mapping[str, float] | Sequence[Sequence[int | float | str | bool]]
+"""Token id, as a string, to bias; or pairs of a token id or a text and a bias, or false: never."""
 
-def read_biases(
-    written: Mapping[str, float] | Sequence[Sequence[int | float | str | bool]],
-    model: ServedModel,
-) -> dict[int, float]:
+
+def read_biases(written: Biases, model: ServedModel) -> dict[int, float]:
     """Token id to bias.
 
     Args:

@@ -1,16 +1,58 @@
-"""Reads request bodies: their length, type and encoding are checked before they are parsed."""
+"""Reads request bodies: length and encoding are checked, then every field, by name.
+
+A field that is known and cannot be honoured is refused unless its value asks for nothing; an
+unknown field is refused too. Dropping either would answer another question than was asked.
+"""
 
 import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any, TypeVar
 
+import msgspec
 from aiohttp import web
 
+from engine.errors import InvalidParams
 from mlxcel_cli.serve.errors import ApiError
 
 BODY_IDLE_S = 30.0
 """Seconds that a client may pause while it sends a body."""
 ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 """What a body may be packed as."""
+
+INERT_PREFIX = "speculative."
+"""Clients cannot choose how drafts are made; llama.cpp's keys for it are taken and not used."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_PATH = re.compile(r" - at `\$\.?(?:\[\.\.\.\]\.?)?([^`]*)`$")
+_NAMED = re.compile(r"(?:unknown|required) field `([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRules:
+    """What an endpoint tolerates besides the fields it honours."""
+
+    aliases: Mapping[str, str]
+    """Other spelling to field."""
+    inert: frozenset[str]
+    """Taken, without effect."""
+    unsupported: Mapping[str, tuple[object, ...]]
+    """Known field to the values that ask for nothing."""
+    advice: Mapping[str, str] = field(default_factory=dict)
+    """Unsupported field to what to do instead."""
+
+
+async def read_json(request: web.Request, shape: type[S], rules: FieldRules) -> tuple[S, int]:
+    """The body as a typed value, and how many bytes it had.
+
+    Raises:
+        ApiError, InvalidParams: as `read_body` and `parse_body`.
+    """
+    raw = await read_body(request)
+    return parse_body(raw, shape, rules), len(raw)
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -52,15 +94,61 @@ async def read_body(request: web.Request) -> bytes:
         ) from error
 
 
+def parse_body(raw: bytes, shape: type[S], rules: FieldRules) -> S:
+    """The body as a typed value.
+
+    Raises:
+        InvalidParams: it is no JSON object in UTF-8, or a field is unknown, unsupported, missing
+            or of the wrong type; names the field.
+    """
+    try:
+        body = msgspec.json.decode(raw)
+    except RecursionError:
+        raise InvalidParams("body", "is nested too deeply") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidParams("body", f"is not JSON in UTF-8: {error}") from None
+    if not isinstance(body, dict):
+        raise InvalidParams("body", "must be a JSON object")
+    screened = screen(body, frozenset(shape.__struct_fields__), rules)
+    try:
+        return msgspec.convert(screened, shape)
+    except msgspec.ValidationError as error:
+        raise _as_invalid(str(error)) from None
+
+
+def screen(body: Mapping[str, Any], known: frozenset[str], rules: FieldRules) -> dict[str, Any]:
+    """The fields of ``known``, by their canonical names; null is as good as absent.
+
+    Raises:
+        InvalidParams: an unknown or unsupported field, or two spellings that disagree.
+    """
+    screened: dict[str, Any] = {}
+    for written, value in body.items():
+        name = rules.aliases.get(written, written)
+        if value is None or written in rules.inert or written.startswith(INERT_PREFIX):
+            if name not in {*rules.inert, *rules.unsupported, *known}:
+                _refuse_unknown(written)
+            continue
+        if name in known:
+            if screened.setdefault(name, value) != value:
+                raise InvalidParams(written, f"disagrees with {name}, which means the same")
+        elif name in rules.unsupported:
+            if not _asks_nothing(value, rules.unsupported[name]):
+                raise InvalidParams(written, rules.advice.get(name, "is not supported yet"))
+        else:
+            _refuse_unknown(written)
+    return screened
+
+
 async def _read(request: web.Request) -> bytes:
     """All of the body, as long as it keeps coming and stays below the limit."""
     body = bytearray()
     while True:
         async with asyncio.timeout(BODY_IDLE_S):
-            piece = await request.content.readany()
-        if not piece:
+            chunk = await request.content.readany()
+        if not chunk:
             return bytes(body)
-        body += piece
+        body += chunk
         if len(body) > request.client_max_size:
             raise _too_large()
 
@@ -69,3 +157,25 @@ def _too_large() -> ApiError:
     return ApiError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Request body too large.", code="body_too_large"
     )
+
+
+def _asks_nothing(value: object, inert: tuple[object, ...]) -> bool:
+    # 1 == True in Python, and not in JSON.
+    return any(value == one and type(value) is type(one) for one in inert)
+
+
+def _refuse_unknown(name: str) -> None:
+    if not name.startswith(INERT_PREFIX):
+        raise InvalidParams(name, "is not a field of this endpoint")
+
+
+def _as_invalid(text: str) -> InvalidParams:
+    """Msgspec's message, with the field where clients look for it."""
+    path = _PATH.search(text)
+    problem = text[: path.start()] if path else text
+    named = _NAMED.search(problem)
+    place = path.group(1) if path else ""
+    if named:
+        place = f"{place}.{named.group(1)}" if place else named.group(1)
+        problem = "is required" if "required" in problem else "is not a field here"
+    return InvalidParams(place or "body", problem[:1].lower() + problem[1:])

@@ -1,13 +1,124 @@
-"""Carries one HTTP request's events from the engine to its handler; bounded."""
+"""What crosses between the event loop and the engine thread, and a bounded queue of it.
+
+Commands and notices are plain frozen values.
+"""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from engine.events import Cancelled, Done, Event, Failed
-from mlxcel_cli.serve.messages import Refused
+from engine.models.progress import Progress
+from engine.scheduler.request import ScheduledRequest
+from engine.scheduler.stats import SchedulerStats
+from mlxcel_cli.serve.served_model import ServedModel
 
 CAPACITY = 100
-"""Events that may wait for a slow reader before its rows are held."""
+"""Events that may wait for a slow reader before its rows are paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue these requests, all or none."""
+
+    requests: tuple[ScheduledRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End these requests."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Pause these rows: their reader is behind."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume these rows."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """Free the model, if nothing runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearCache:
+    """Empty the prompt cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take no more requests, and end those that still run after a while."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Free the model and end."""
+
+
+Command = Submit | Cancel | Pause | Resume | Unload | ClearCache | Drain | Stop
+"""What the event loop asks of the engine thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How far a load is."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model is ready."""
+
+    model: ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """The model was freed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Requests that were not queued, and why."""
+
+    ids: tuple[str, ...]
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The scheduler's counts at this moment."""
+
+    stats: SchedulerStats
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The last request has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The engine thread's loop has ended; None: because it was stopped."""
+
+    error: BaseException | None
+
+
+Notice = Event | Loading | Loaded | Unloaded | Refused | Counted | Drained | Ended
+"""What the engine thread reports to the event loop."""
 
 ChannelEvent = Event | Refused
 
@@ -17,23 +128,23 @@ class Channel:
 
     Args:
         ids: the rows.
-        hold: told when the reader is behind.
-        release: told when it has caught up.
+        pause: called when the reader is behind.
+        resume: called when it has caught up.
     """
 
     def __init__(
         self,
         ids: tuple[str, ...],
         *,
-        hold: Callable[[tuple[str, ...]], None],
-        release: Callable[[tuple[str, ...]], None],
+        pause: Callable[[tuple[str, ...]], None],
+        resume: Callable[[tuple[str, ...]], None],
     ) -> None:
         self.ids = ids
         self._running = set(ids)
-        self._hold = hold
-        self._release = release
+        self._pause = pause
+        self._resume = resume
         self._events: list[ChannelEvent] = []
-        self._is_held = False
+        self._is_paused = False
         self._wakes: asyncio.Future[None] | None = None
 
     @property
@@ -42,15 +153,15 @@ class Channel:
         return tuple(id_ for id_ in self.ids if id_ in self._running)
 
     def put(self, event: ChannelEvent) -> None:
-        """Take an event; a reader that is far behind has its rows held."""
+        """Take an event; the rows of a reader that is far behind are paused."""
         if isinstance(event, Refused):
             self._running.clear()
         elif isinstance(event, Done | Failed | Cancelled):
             self._running.discard(event.id)
         self._events.append(event)
-        if len(self._events) >= CAPACITY and not self._is_held and self._running:
-            self._is_held = True
-            self._hold(self.running)
+        if len(self._events) >= CAPACITY and not self._is_paused and self._running:
+            self._is_paused = True
+            self._pause(self.running)
         self.wake()
 
     def wake(self) -> None:
@@ -77,9 +188,9 @@ class Channel:
                 if timer is not None:
                     timer.cancel()
         events, self._events = self._events, []
-        if self._is_held:
-            self._is_held = False
-            self._release(self.running)
+        if self._is_paused:
+            self._is_paused = False
+            self._resume(self.running)
         return events
 
 

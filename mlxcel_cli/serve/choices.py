@@ -1,46 +1,42 @@
-"""Follows each choice of a response: reasoning and answer, log-probabilities, counts."""
+"""The record of each choice of a response: its text, tokens, log-probabilities and progress."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from engine.events import Delta, Done
-from engine.finish import FinishCause
-from engine.outcome import Timings, TokenLogprob, TokenLogprobs
-from engine.text.thinking import TextKind, TextPart, ThinkingFilter
+from engine.events import Delta, Done, Started
+from engine.outcome import TokenLogprob, TokenLogprobs
+from engine.text.answer_text import AnswerText, TextDelta
+from engine.text.thinking import ThinkingMarks
 from engine.text.tokenizer import Tokenizer
-from mlxcel_cli.serve.schema.responses import (
-    ChoiceLogprobs,
-    FinishReason,
-    LegacyLogprobs,
-    PromptTokensDetails,
-    TimingsBody,
-    TokenLogprobBody,
-    TopLogprob,
-    UsageBody,
-)
+from mlxcel_cli.serve.generation import Generation
+from mlxcel_cli.serve.progress import PrefillClock, PromptProgress, TimingsBody
+from mlxcel_cli.serve.prompts import EncodedPrompt
 
 LOWEST = -3.4028234663852886e38
 """JSON has no infinity: the lowest float32 stands for it."""
 
-_REASONS: dict[FinishCause, FinishReason] = {
-    FinishCause.LENGTH: "length",
-    FinishCause.CONTEXT_EXHAUSTED: "length",
-}
-
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Growth:
     """What a choice grew by."""
 
-    parts: tuple[TextPart, ...] = ()
-    places: tuple[TokenLogprobs, ...] = ()
+    deltas: tuple[TextDelta, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    tokens: tuple[int, ...] = ()
+    timings: TimingsBody | UnsetType = UNSET
+    """So far, where they are asked for."""
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
-        return not self.parts and not self.places
+    def is_visible(self) -> bool:
+        """Whether there is text or a log-probability to show."""
+        return bool(self.deltas or self.logprobs)
+
+    @property
+    def text(self) -> str:
+        """Its text, of any kind."""
+        return "".join(delta.text for delta in self.deltas)
 
 
 @dataclass(slots=True)
@@ -48,137 +44,108 @@ class Choice:
     """One row of a response, from its first token to its last."""
 
     index: int
-    thinking: ThinkingFilter
+    row_id: str
+    prompt: EncodedPrompt
     prompt_tokens: int
+    """Counted in the usage: 0 for a prompt that an earlier choice has."""
+    tokenizer: Tokenizer
+    answer: AnswerText
     has_stops: bool = False
     """Whether text may be held back, and tokens dropped, because of a stop string."""
+    slot: int = -1
     done: Done | None = None
     completion_tokens: int = 0
-    parts: list[TextPart] = field(default_factory=list)
-    places: list[TokenLogprobs] = field(default_factory=list)
-    _held: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prefill: PrefillClock = field(init=False)
+    _pending: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
     _token_bytes: int = 0
     _text_bytes: int = 0
 
-    def take(self, delta: Delta, tokenizer: Tokenizer) -> Written:
-        """Note a delta; what of it may be told."""
-        self.completion_tokens = delta.completion_tokens
-        self._text_bytes += len(delta.text.encode())
-        for place in delta.logprobs:
-            self._held.append((self._token_bytes, place))
-            self._token_bytes += len(tokenizer.piece_bytes(place.chosen.token))
-        return self._tell(self.thinking.push(delta.text), self._covered(is_over=False))
+    def __post_init__(self) -> None:
+        self.prefill = PrefillClock(len(self.prompt.ids))
 
-    def end(self, done: Done) -> Written:
+    def start(self, event: Started) -> PromptProgress | None:
+        """Note its slot; what the prompt cache had of its prompt."""
+        self.slot = event.slot
+        return self.prefill.start(event)
+
+    def extend(self, delta: Delta, *, has_timings: bool = False) -> Growth:
+        """Add a delta; what of it can be shown."""
+        self.completion_tokens = delta.completion_tokens
+        self.tokens += delta.tokens
+        self._text_bytes += len(delta.text.encode())
+        for one in delta.logprobs:
+            self._pending.append((self._token_bytes, one))
+            self._token_bytes += len(self.tokenizer.piece_bytes(one.chosen.token))
+        deltas, logprobs = self.answer.push(delta.text), self._covered(is_over=False)
+        timings = self.prefill.timings(delta) if has_timings else UNSET
+        return self._grown(Growth(tuple(deltas), logprobs, delta.tokens, timings))
+
+    def end(self, done: Done) -> Growth:
         """Note the end; what was held back until now."""
         self.done = done
         self.completion_tokens = done.usage.completion_tokens
-        return self._tell(self.thinking.flush(), self._covered(is_over=True))
-
-    def text(self, kind: TextKind) -> str:
-        """All text of one kind."""
-        return "".join(part.text for part in self.parts if part.kind is kind)
+        return self._grown(Growth(tuple(self.answer.flush()), self._covered(is_over=True)))
 
     @property
-    def finish_reason(self) -> FinishReason:
-        """OpenAI's word for how it ended."""
+    def ending(self) -> Done:
+        """How it ended; it has."""
         assert self.done is not None
-        return _REASONS.get(self.done.finish, "stop")
+        return self.done
 
-    def _tell(self, parts: list[TextPart], places: tuple[TokenLogprobs, ...]) -> Written:
-        self.parts += parts
-        self.places += places
-        return Written(tuple(parts), places)
+    def _grown(self, growth: Growth) -> Growth:
+        self.logprobs += growth.logprobs
+        return growth
 
     def _covered(self, *, is_over: bool) -> tuple[TokenLogprobs, ...]:
-        """Places whose token is in the text that was told, at least in part."""
+        """The log-probabilities of tokens whose text was shown, at least in part."""
         stopped = self.done is not None and self.done.stop_match is not None
         if not self.has_stops or (is_over and not stopped):
-            told = len(self._held)
+            shown = len(self._pending)
         else:
-            told = sum(start < self._text_bytes for start, _ in self._held)
-        places = tuple(place for _, place in self._held[:told])
-        self._held = [] if is_over else self._held[told:]
-        return places
+            shown = sum(start < self._text_bytes for start, _ in self._pending)
+        covered = tuple(one for _, one in self._pending[:shown])
+        self._pending = [] if is_over else self._pending[shown:]
+        return covered
 
 
-def usage_body(choices: Sequence[Choice]) -> UsageBody:
-    """Counts of a response so far; each prompt counts once."""
-    prompts = sum(choice.prompt_tokens for choice in choices)
-    written = sum(choice.completion_tokens for choice in choices)
-    cached = sum(one.done.usage.cached_tokens for one in choices if one.done and one.prompt_tokens)
-    return UsageBody(prompts, written, prompts + written, PromptTokensDetails(cached))
+def choices_of(
+    generation: Generation, tokenizer: Tokenizer, marks: Sequence[ThinkingMarks] = ()
+) -> tuple[Choice, ...]:
+    """A record for each row of a request.
+
+    Args:
+        generation: the request's rows.
+        tokenizer: the model's.
+        marks: of reasoning that is shown apart from the answer.
+    """
+    per_prompt = len(generation.rows) // len(generation.prompts)
+    choices = []
+    for index, row in enumerate(generation.rows):
+        prompt = generation.prompt_of(index)
+        choices.append(
+            Choice(
+                index,
+                row.id,
+                prompt,
+                # A prompt is counted with the first of its choices.
+                prompt_tokens=0 if index % per_prompt else len(prompt.ids),
+                tokenizer=tokenizer,
+                answer=AnswerText(marks, inside=prompt.opens_thinking),
+                has_stops=bool(row.stops),
+            )
+        )
+    return tuple(choices)
 
 
-def timings_body(timings: Timings) -> TimingsBody:
-    """llama.cpp's figures; the rate of writing leaves the first token out."""
-    gaps = timings.predicted_n - 1
-    drafted = timings.draft_rounds > 0
-    return TimingsBody(
-        cache_n=timings.cache_n,
-        prompt_n=timings.prompt_n,
-        prompt_ms=_ms(timings.prompt_s),
-        prompt_per_token_ms=_ms(timings.prompt_s / timings.prompt_n) if timings.prompt_n else 0.0,
-        prompt_per_second=round(timings.prompt_per_second, 3),
-        predicted_n=timings.predicted_n,
-        predicted_ms=_ms(timings.predicted_s),
-        predicted_per_token_ms=_ms(timings.predicted_s / gaps) if gaps > 0 else 0.0,
-        predicted_per_second=round(timings.predicted_per_second, 3),
-        draft_n=timings.draft_n if drafted else UNSET,
-        draft_n_accepted=timings.draft_n_accepted if drafted else UNSET,
-        draft_rounds=timings.draft_rounds if drafted else UNSET,
-        draft_kind="prompt-lookup" if drafted else UNSET,
-    )
-
-
-def chat_logprobs_body(
-    places: Sequence[TokenLogprobs], tokenizer: Tokenizer
-) -> ChoiceLogprobs | None:
-    """Places in the chat endpoint's shape; None without any."""
-    if not places:
-        return None
-    content = []
-    for place in places:
-        token, raw = _named(place.chosen, tokenizer)
-        top = [
-            TopLogprob(text, finite(one.logprob), list(piece))
-            for one in place.top
-            for text, piece in [_named(one, tokenizer)]
-        ]
-        content.append(TokenLogprobBody(token, finite(place.chosen.logprob), list(raw), top))
-    return ChoiceLogprobs(content)
-
-
-def legacy_logprobs_body(
-    places: Sequence[TokenLogprobs], tokenizer: Tokenizer, *, offset: int
-) -> LegacyLogprobs | None:
-    """Places in the legacy endpoint's shape; ``offset`` is where the first one's text begins."""
-    if not places:
-        return None
-    tokens, logprobs, tops, offsets = [], [], [], []
-    for place in places:
-        token, _ = _named(place.chosen, tokenizer)
-        top = {_named(one, tokenizer)[0]: finite(one.logprob) for one in reversed(place.top)}
-        if top:
-            top.setdefault(token, finite(place.chosen.logprob))
-        tokens.append(token)
-        logprobs.append(finite(place.chosen.logprob))
-        tops.append(dict(reversed(top.items())))
-        offsets.append(offset)
-        offset += len(token)
-    return LegacyLogprobs(tokens, logprobs, tops, offsets)
-
-
-def _named(one: TokenLogprob, tokenizer: Tokenizer) -> tuple[str, bytes]:
-    piece = tokenizer.piece_bytes(one.token)
-    return piece.decode("utf-8", errors="replace"), piece
+def token_text(one: TokenLogprob, tokenizer: Tokenizer) -> tuple[str, bytes]:
+    """A token's text, and its bytes, which may be no whole text."""
+    raw = tokenizer.piece_bytes(one.token)
+    return raw.decode("utf-8", errors="replace"), raw
 
 
 def finite(logprob: float) -> float:
     """A log-probability that JSON can hold."""
     # The comparison is false for a NaN too.
     return logprob if logprob > LOWEST else LOWEST
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

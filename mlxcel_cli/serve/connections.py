@@ -4,7 +4,7 @@ A client that has sent its request may close its half of the connection and wait
 A client that is gone looks the same until something is sent to it. So while an answer is written to
 such a client and nothing of it was sent, it is sent ``100 Continue`` now and then, which every
 HTTP/1.1 client has to skip: the system of one that is gone refuses it, and the answer is cancelled.
-Handlers do the rest (`life_signs`): answers that have begun, and HTTP/1.0, which skips nothing.
+Handlers do the rest (`keep_alive`): responses that have begun, and HTTP/1.0, which skips nothing.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ import msgspec
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractAccessLogger
 
-from mlxcel_cli.serve.dialects import error_body
 from mlxcel_cli.serve.errors import SERVER, ApiError
 from mlxcel_cli.serve.listening import BACKLOG
+from mlxcel_cli.serve.openai.schema import OPENAI
 
 HEAD_S = 30.0
 """Seconds that a client has for the head of a request, from its first byte."""
@@ -33,7 +33,7 @@ LINGER_S = 2.0
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol, with the limits and words of this server."""
+    """aiohttp's protocol, with the limits and errors of this server."""
 
     __slots__ = ("_head_timer", "_probe_timer", "is_half_closed", "on_half_closed")
 
@@ -44,7 +44,7 @@ class Connection(web.RequestHandler):
         self.is_half_closed = False
         """Whether the client will send nothing more."""
         self.on_half_closed: Callable[[], None] | None = None
-        """Told that it will not; set by who answers it now."""
+        """Called when it will not; set by the handler that answers it now."""
 
     # -- what the client sends
 
@@ -64,7 +64,7 @@ class Connection(web.RequestHandler):
         if self.ssl_context is not None or self._request_count == 0 or self._is_idle:
             return None
         if self.is_half_closed:
-            # Reading was paused and goes on: the end is there once more.
+            # Reading was paused and is resumed: the end is there once more.
             return True
         self.is_half_closed = True
         self._probe(FIRST_PROBE_S)
@@ -101,14 +101,14 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is told of a request that is no HTTP, in the shape of every other error."""
+        """The response to a request that is no HTTP, in the form of OpenAI's errors."""
         super().handle_error(request, status, exc, message)
         reason = HTTPStatus(status)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            told = ApiError(reason, "The request failed.", kind=SERVER, code="internal_error")
+            error = ApiError(reason, "The request failed.", kind=SERVER, code="internal_error")
         else:
-            told = ApiError(reason, message or reason.phrase, code="bad_http")
-        body = msgspec.json.encode(error_body(request.path, told, "")[1])
+            error = ApiError(reason, message or reason.phrase, code="bad_http")
+        body = msgspec.json.encode(OPENAI.error_body(error, ""))
         response = web.Response(body=body, status=status, content_type="application/json")
         response.force_close()
         return response
@@ -135,12 +135,12 @@ class Connection(web.RequestHandler):
         self._head_timer = None
         if self.transport is None:
             return
-        told = ApiError(
+        error = ApiError(
             HTTPStatus.REQUEST_TIMEOUT,
             f"The head of the request took longer than {HEAD_S:g} s.",
             code="request_timeout",
         )
-        body = msgspec.json.encode(told.body)
+        body = msgspec.json.encode(OPENAI.error_body(error, ""))
         head = (
             "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -181,7 +181,7 @@ async def accept(
         runner: set up; its server knows all connections.
         listener: what clients connect to.
         tls: the certificate's context.
-        logger: told each request.
+        logger: of each request.
     """
     loop = asyncio.get_running_loop()
     manager = runner.server

@@ -1,4 +1,4 @@
-"""The engine thread's side of serving: take commands, tick, tell once per tick.
+"""The engine thread's side of serving: take commands, tick, report once per tick.
 
 Nothing here waits for a client. What a tick came to crosses to the event loop in one call.
 """
@@ -13,22 +13,22 @@ from dataclasses import fields, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import EngineClosed, EngineError
+from engine.errors import EngineError
 from engine.scheduler.stats import Counters, SchedulerStats
-from mlxcel_cli.serve.messages import (
+from mlxcel_cli.serve.channel import (
     Cancel,
+    ClearCache,
     Command,
     Counted,
     Drain,
     Drained,
     Ended,
-    ForgetPrompts,
-    Hold,
     Loaded,
     Loading,
     Notice,
+    Pause,
     Refused,
-    Release,
+    Resume,
     Stop,
     Submit,
     Unload,
@@ -59,7 +59,7 @@ class Hosted(Protocol):
 
 
 Load = Callable[[Callable[["Progress"], None]], Hosted]
-"""Loads the model, telling how far it is."""
+"""Loads the model, reporting how far it is."""
 
 
 class EngineLoop:
@@ -68,30 +68,30 @@ class EngineLoop:
     Args:
         load: brings the model; called again after an idle model was freed.
         inbox: commands.
-        tell: takes what happened, in order; called from the engine thread.
+        report: takes what happened, in order; called from the engine thread.
     """
 
     def __init__(
-        self, load: Load, inbox: SimpleQueue[Command], tell: Callable[[list[Notice]], None]
+        self, load: Load, inbox: SimpleQueue[Command], report: Callable[[list[Notice]], None]
     ) -> None:
         self._load = load
         self._inbox = inbox
-        self._tell = tell
+        self._report = report
         self._hosted: Hosted | None = None
         self._before = Counters()
         """Counts of schedulers that are gone."""
         self._counted_s = 0.0
-        self._is_draining = False
-        self._told_drained = False
+        self._owes_drained = False
+        """Whether it was asked to drain and has not."""
         self._owes_reset = False
         """Whether the prompt cache's files are to be dropped with the next load."""
 
     def run(self) -> None:
-        """Load, and serve until `Stop`; tells `Ended` whatever happens."""
+        """Load, and serve until `Stop`; reports `Ended` whatever happens."""
         error: BaseException | None = None
         try:
             self._bring()
-            while self._go_on():
+            while self._run_round():
                 pass
         except BaseException as fault:
             error = fault
@@ -99,12 +99,12 @@ class EngineLoop:
         finally:
             with suppress(Exception):
                 self._free()
-            self._tell([Ended(error)])
+            self._report([Ended(error)])
 
     # -- one round
 
-    def _go_on(self) -> bool:
-        """Obey what waits, tick once and tell; False once it is to stop."""
+    def _run_round(self) -> bool:
+        """Obey what waits, tick once and report; False once it is to stop."""
         for command in self._commands():
             if isinstance(command, Stop):
                 return False
@@ -115,7 +115,7 @@ class EngineLoop:
             notices += self._counts()
         notices += self._drained()
         if notices:
-            self._tell(notices)
+            self._report(notices)
         if self._hosted is not None:
             self._hosted.scheduler.flush()
         return True
@@ -124,8 +124,7 @@ class EngineLoop:
         """What waits; waits itself while there is nothing else to do."""
         with suppress(Empty):
             if self._hosted is None or self._hosted.scheduler.idle:
-                is_waiting = self._is_draining and not self._told_drained
-                yield self._inbox.get(timeout=DRAIN_POLL_S if is_waiting else None)
+                yield self._inbox.get(timeout=DRAIN_POLL_S if self._owes_drained else None)
             elif (slack_s := self._hosted.scheduler.slack_s()) > 0:
                 yield self._inbox.get(timeout=slack_s)
             while True:
@@ -138,46 +137,40 @@ class EngineLoop:
             self._unload()
         elif isinstance(command, Drain):
             self._drain(command)
-        elif isinstance(command, ForgetPrompts):
-            self._forget_prompts()
+        elif isinstance(command, ClearCache):
+            self._clear_cache()
         elif self._hosted is not None and not isinstance(command, Stop):
             scheduler = self._hosted.scheduler
-            does = {Cancel: scheduler.cancel, Hold: scheduler.hold, Release: scheduler.release}
+            does = {Cancel: scheduler.cancel, Pause: scheduler.hold, Resume: scheduler.release}
             for id_ in command.ids:
                 does[type(command)](id_)
 
     def _submit(self, command: Submit) -> None:
         try:
-            self._queue(command)
+            self._bring().scheduler.submit(*command.requests)
         except Exception as error:
             if not isinstance(error, EngineError):
                 logger.exception("a request could not be taken")
             ids = tuple(request.id for request in command.requests)
-            self._tell([Refused(ids, error)])
+            self._report([Refused(ids, error)])
 
-    def _queue(self, command: Submit) -> None:
-        # An idle model that was freed is not loaded again to be told so.
-        if self._is_draining:
-            raise EngineClosed("the server is shutting down")
-        self._bring().scheduler.submit(*command.requests)
-
-    def _forget_prompts(self) -> None:
+    def _clear_cache(self) -> None:
         self._owes_reset = self._hosted is None
         if self._hosted is not None:
             self._hosted.scheduler.forget_prompts()
-            self._tell([*self._counts(now=True)])
+            self._report([*self._counts(now=True)])
 
     def _drain(self, command: Drain) -> None:
-        self._is_draining = True
+        self._owes_drained = True
         if self._hosted is not None:
             self._hosted.scheduler.drain(time.perf_counter() + command.timeout_s)
 
     def _drained(self) -> list[Notice]:
-        if not self._is_draining or self._told_drained:
+        if not self._owes_drained:
             return []
         if self._hosted is not None and not self._hosted.scheduler.is_drained:
             return []
-        self._told_drained = True
+        self._owes_drained = False
         return [Drained()]
 
     # -- the model
@@ -185,17 +178,17 @@ class EngineLoop:
     def _bring(self) -> Hosted:
         """The model, loaded if it is not."""
         if self._hosted is None:
-            self._hosted = self._load(lambda progress: self._tell([Loading(progress)]))
+            self._hosted = self._load(lambda progress: self._report([Loading(progress)]))
             if self._owes_reset:
-                self._forget_prompts()
-            self._tell([Loaded(self._hosted.model), *self._counts(now=True)])
+                self._clear_cache()
+            self._report([Loaded(self._hosted.model), *self._counts(now=True)])
         return self._hosted
 
     def _unload(self) -> None:
         if self._hosted is None or not self._hosted.scheduler.idle:
             return
         counts = [Counted(_freed(one.stats)) for one in self._counts(now=True)]
-        self._tell([*counts, Unloaded()])
+        self._report([*counts, Unloaded()])
         self._free()
 
     def _free(self) -> None:

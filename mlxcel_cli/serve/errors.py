@@ -22,10 +22,8 @@ from engine.errors import (
 )
 
 RETRY_AFTER_S = 1
-"""What a client that was sent away is told to wait: a slot is usually free again by then."""
-
-
-MESSAGE_LETTERS = 1000
+"""Seconds after which a client that was sent away may retry: by then a slot is usually free."""
+MESSAGE_CHARACTERS = 1000
 """Longest message: many quote what the client wrote, which may be megabytes."""
 
 
@@ -96,14 +94,6 @@ class ApiError(Exception):
         self.param = param
 
     @property
-    def body(self) -> dict[str, dict[str, str | None]]:
-        """The error object of OpenAI's API."""
-        fault = {
-            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
-        }  # fmt: skip
-        return {"error": fault}
-
-    @property
     def headers(self) -> dict[str, str]:
         """``Retry-After``, when a later try may do."""
         return {"Retry-After": str(RETRY_AFTER_S)} if self.code in _TRY_AGAIN else {}
@@ -124,9 +114,9 @@ def api_error(error: BaseException) -> ApiError:
 
 
 def _shortened(message: str) -> str:
-    if len(message) <= MESSAGE_LETTERS:
+    if len(message) <= MESSAGE_CHARACTERS:
         return message
-    half = MESSAGE_LETTERS // 2
+    half = MESSAGE_CHARACTERS // 2
     return f"{message[:half]} … {message[-half:]}"
 
 
@@ -143,7 +133,7 @@ def _message(error: BaseException) -> str:
 
 
 def loading_error() -> ApiError:
-    """What clients are told while the model loads."""
+    """The error of every request while the model loads."""
     return ApiError(
         HTTPStatus.SERVICE_UNAVAILABLE, "Loading model", kind=UNAVAILABLE, code="loading"
     )

@@ -1,28 +1,26 @@
-"""What happens around every handler: request ids, CORS, errors in one shape, keys."""
+"""What happens around every handler: request ids, CORS, errors in one form, keys."""
 
 import hmac
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 
 from aiohttp import hdrs, web
 
 from engine.errors import InvalidParams
-from mlxcel_cli.serve.answering import json_response
-from mlxcel_cli.serve.dialects import ANTHROPIC_PATHS, error_body
+from mlxcel_cli.serve.api import Api, Handler, json_response
 from mlxcel_cli.serve.errors import ApiError, api_error
+from mlxcel_cli.serve.openai.schema import OPENAI
 from mlxcel_cli.serve.server import REQUEST_ID, SERVER
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
+APIS: web.AppKey[Mapping[str, Api]] = web.AppKey("apis", Mapping)
+"""Path to the API that it is part of."""
 REQUEST_ID_HEADER = "X-Request-Id"
-PUBLIC = frozenset({"/health", "/v1/health"})
-"""Paths that ask for no key."""
 PREFLIGHT_KEPT_S = "600"
 
 _SOUND_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -56,7 +54,7 @@ async def answer_preflights(request: web.Request, handler: Handler) -> web.Strea
 
 
 @web.middleware
-async def tell_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def report_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn whatever a handler raises into the error body of its path's API."""
     try:
         return await handler(request)
@@ -67,18 +65,23 @@ async def tell_errors(request: web.Request, handler: Handler) -> web.StreamRespo
     except ConnectionError:
         raise
     except Exception as error:
-        told = api_error(error)
-        if told.code == "internal_error":
+        reported = api_error(error)
+        if reported.code == "internal_error":
             logger.exception("%s %s failed", request.method, request.path)
-        return _error_response(request, told)
+        return _error_response(request, reported)
 
 
-def check_key(keys: tuple[bytes, ...]) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """A middleware that lets only requests with one of these keys pass; without any, all."""
+def check_key(
+    keys: tuple[bytes, ...], public: frozenset[str]
+) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """A middleware that refuses requests without one of these keys, except to public paths.
+
+    Without any key all requests pass.
+    """
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if keys and request.path not in PUBLIC and not _has_key(request, keys):
+        if keys and request.path not in public and not _has_key(request, keys):
             # The same words for a missing and a wrong key.
             raise ApiError(
                 HTTPStatus.UNAUTHORIZED,
@@ -115,8 +118,8 @@ def read_keys(keys: tuple[str, ...], file: Path | None) -> tuple[bytes, ...]:
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Signal: every response carries the request's id and the CORS headers it is due."""
     response.headers.setdefault(REQUEST_ID_HEADER, request.get(REQUEST_ID, ""))
-    if request.path in ANTHROPIC_PATHS:
-        response.headers.setdefault("request-id", request.get(REQUEST_ID, ""))
+    if (header := _api(request).request_id_header) is not None:
+        response.headers.setdefault(header, request.get(REQUEST_ID, ""))
     if hdrs.ORIGIN not in request.headers:
         return
     response.headers.add(hdrs.VARY, hdrs.ORIGIN)
@@ -145,19 +148,21 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
         405: f"{request.path} does not take {request.method}.",
     }
     status = HTTPStatus(error.status)
-    told = ApiError(
-        status,
-        reasons.get(error.status, error.reason),
-        code=status.phrase.lower().replace(" ", "_"),
-    )
-    response = _error_response(request, told)
+    reason = reasons.get(error.status, error.reason)
+    code = status.phrase.lower().replace(" ", "_")
+    response = _error_response(request, ApiError(status, reason, code=code))
     if hdrs.ALLOW in error.headers:
         response.headers[hdrs.ALLOW] = error.headers[hdrs.ALLOW]
     return response
 
 
 def _error_response(request: web.Request, error: ApiError) -> web.Response:
-    status, body = error_body(request.path, error, request.get(REQUEST_ID, ""))
+    status, body = _api(request).error(error, request.get(REQUEST_ID, ""))
     response = json_response(body, status)
     response.headers.update(error.headers)
     return response
+
+
+def _api(request: web.Request) -> Api:
+    """The API of a request's path; where there is none, OpenAI's."""
+    return request.app.get(APIS, {}).get(request.path, OPENAI)

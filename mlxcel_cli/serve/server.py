@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from mlxcel_cli.serve.asking import Defaults
 from mlxcel_cli.serve.errors import ApiError
+from mlxcel_cli.serve.generation import Defaults
 from mlxcel_cli.serve.metrics import MetricsPage
 from mlxcel_cli.serve.served_model import DEFAULT_NAME, ServedModel
 from mlxcel_cli.serve.settings import ServeSettings
@@ -21,7 +21,7 @@ from mlxcel_cli.serve.worker import EngineWorker
 T = TypeVar("T")
 
 TEXT_THREADS = 2
-"""Threads that render templates and encode prompts, so that a long one delays nobody's stream."""
+"""Threads that render templates and encode prompts, so that a long one delays no stream."""
 LONG_BODY_BYTES = 128 * 1024
 """Bodies from this size on have a thread of their own, so that they delay no short prompt."""
 
@@ -82,8 +82,8 @@ class Server:
             )
         return names[0]
 
-    def model_for_answer(self) -> ServedModel:
-        """The model, when an answer can be asked for: said before any work is done for it.
+    def model_for_generation(self) -> ServedModel:
+        """The model, when a request would find a place: checked before any work is done for it.
 
         Raises:
             ApiError: it loads.

@@ -1,44 +1,44 @@
 """The event loop's side of the scheduler: submits, cancels, and hands events to requests."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from queue import SimpleQueue
 from typing import Protocol
 
-from engine.errors import EngineClosed, EngineUnhealthy, QueueFull
+from engine.errors import EngineClosed, EngineError, EngineUnhealthy, QueueFull
 from engine.events import Cancelled, Done, Failed
 from engine.models.progress import Progress
 from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.stats import SchedulerPhase, SchedulerStats
 from mlxcel_cli.engine_thread import Emit, EngineThread
-from mlxcel_cli.serve.channel import Channel
-from mlxcel_cli.serve.engine_loop import EngineLoop, Load
-from mlxcel_cli.serve.errors import loading_error
-from mlxcel_cli.serve.messages import (
+from mlxcel_cli.serve.channel import (
     Cancel,
+    Channel,
+    ClearCache,
     Command,
     Counted,
     Drain,
     Drained,
     Ended,
-    ForgetPrompts,
-    Hold,
     Loaded,
     Loading,
     Notice,
+    Pause,
     Refused,
-    Release,
+    Resume,
     Stop,
     Submit,
     Unload,
     Unloaded,
 )
+from mlxcel_cli.serve.engine_loop import EngineLoop, Load
+from mlxcel_cli.serve.errors import loading_error
 from mlxcel_cli.serve.served_model import ServedModel
 
 
-class Phase(StrEnum):
+class ServerPhase(StrEnum):
     """What the server can do now."""
 
     LOADING = "loading"
@@ -50,6 +50,16 @@ class Phase(StrEnum):
     """The backend failed too often."""
     DEAD = "dead"
     """The engine thread is gone."""
+
+
+_REFUSALS: Mapping[ServerPhase, Callable[[], EngineError]] = {
+    ServerPhase.DEAD: lambda: EngineClosed("the engine has stopped; restart the server"),
+    ServerPhase.UNHEALTHY: lambda: EngineUnhealthy(
+        "the inference backend failed too often; restart the server"
+    ),
+    ServerPhase.DRAINING: lambda: EngineClosed("the server is shutting down"),
+}
+"""Why no request is taken any more."""
 
 
 class EngineRunner(Protocol):
@@ -70,7 +80,7 @@ class EngineWorker:
 
     Args:
         load: brings the model, on the engine thread.
-        on_progress: told how far a load is.
+        on_progress: called with how far a load is.
         make_thread: gives the thread that MLX belongs to.
     """
 
@@ -95,7 +105,8 @@ class EngineWorker:
         self.stats: SchedulerStats | None = None
         self.fault: BaseException | None = None
         """What ended the engine thread."""
-        self._phase = Phase.LOADING
+        self._is_loaded = False
+        self._has_ended = False
         self.read_tokens = 0
         """Prompt tokens that were forwarded, summed over the finished requests."""
         self.read_s = 0.0
@@ -115,13 +126,13 @@ class EngineWorker:
         """
         self._loop = asyncio.get_running_loop()
         self._thread = self._make_thread()
-        engine = EngineLoop(self._load, self._inbox, self._tell)
+        engine = EngineLoop(self._load, self._inbox, self._receive)
 
         def run() -> Iterator[None]:
             engine.run()
             yield
 
-        # Its end is told by `Ended`, its errors too.
+        # `Ended` reports its end, its errors too.
         self._thread.stream(lambda _: run())
         await self._loaded.wait()
         if self.model is None:
@@ -131,7 +142,7 @@ class EngineWorker:
 
     async def drain(self, timeout_s: float) -> None:
         """Refuse new requests, and return once the running ones have ended or were ended."""
-        if self._phase is Phase.DEAD:
+        if self._has_ended:
             return
         self._is_draining = True
         self._inbox.put(Drain(timeout_s))
@@ -150,18 +161,22 @@ class EngineWorker:
         if not self._channels:
             self._inbox.put(Unload())
 
-    def forget_prompts(self) -> None:
+    def clear_cache(self) -> None:
         """Empty the prompt cache."""
-        self._inbox.put(ForgetPrompts())
+        self._inbox.put(ClearCache())
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ServerPhase:
         """What the server can do now."""
-        if self._phase is Phase.DEAD:
-            return Phase.DEAD
+        if self._has_ended:
+            return ServerPhase.DEAD
         if self.stats is not None and self.stats.phase is SchedulerPhase.UNHEALTHY:
-            return Phase.UNHEALTHY
-        return Phase.DRAINING if self._is_draining else self._phase
+            return ServerPhase.UNHEALTHY
+        if self._is_draining:
+            return ServerPhase.DRAINING
+        if self.model is None:
+            return ServerPhase.LOADING
+        return ServerPhase.SERVING if self._is_loaded else ServerPhase.ASLEEP
 
     @property
     def is_busy(self) -> bool:
@@ -177,17 +192,12 @@ class EngineWorker:
             ApiError: it loads.
             EngineClosed: the server ends, or the engine is broken.
         """
-        match self.phase:
-            case Phase.DEAD:
-                raise EngineClosed("the engine has stopped; restart the server")
-            case Phase.UNHEALTHY:
-                raise EngineUnhealthy("the inference backend failed too often; restart the server")
-            case Phase.DRAINING:
-                raise EngineClosed("the server is shutting down")
-            case Phase.LOADING | Phase.SERVING | Phase.ASLEEP:
-                if self.model is None:
-                    raise loading_error()
-                return self.model
+        phase = self.phase
+        if phase in _REFUSALS:
+            raise _REFUSALS[phase]()
+        if self.model is None:
+            raise loading_error()
+        return self.model
 
     def refuse_when_full(self, slots: int, queue_depth: int) -> None:
         """Send a request away that would find neither slot nor place in the queue.
@@ -201,18 +211,21 @@ class EngineWorker:
             raise QueueFull(waiting, queue_depth)
 
     def open(self, requests: tuple[ScheduledRequest, ...]) -> Channel:
-        """Submit requests; what becomes of them comes through the channel, refusals too."""
+        """Submit requests; what becomes of them comes through the channel, even a refusal.
+
+        Raises:
+            EngineClosed: the server ends, or the engine is broken.
+        """
+        self.ready_model()
         ids = tuple(request.id for request in requests)
         channel = Channel(
             ids,
-            hold=lambda rows: self._inbox.put(Hold(rows)),
-            release=lambda rows: self._inbox.put(Release(rows)),
+            pause=lambda rows: self._inbox.put(Pause(rows)),
+            resume=lambda rows: self._inbox.put(Resume(rows)),
         )
         self._channels |= dict.fromkeys(ids, channel)
         self._touch()
         self._inbox.put(Submit(requests))
-        if self._phase is Phase.DEAD:
-            self._bury()
         return channel
 
     def close(self, channel: Channel) -> None:
@@ -224,23 +237,23 @@ class EngineWorker:
         if running:
             self._inbox.put(Cancel(running))
 
-    # -- what the engine thread tells
+    # -- what the engine thread reports
 
-    def _tell(self, notices: list[Notice]) -> None:
-        """Hand over, from the engine thread; a closed event loop hears nothing."""
+    def _receive(self, notices: list[Notice]) -> None:
+        """Take notices, on the engine thread; a closed event loop gets none."""
         assert self._loop is not None
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._hear, notices)
+            self._loop.call_soon_threadsafe(self._handle, notices)
 
-    def _hear(self, notices: list[Notice]) -> None:
+    def _handle(self, notices: list[Notice]) -> None:
         for notice in notices:
             match notice:
                 case Loading():
                     self._on_progress(notice.progress)
                 case Loaded():
-                    self._wake_up(notice.model)
+                    self._loaded_model(notice.model)
                 case Unloaded():
-                    self._phase = Phase.ASLEEP
+                    self._is_loaded = False
                 case Counted():
                     self.stats = notice.stats
                 case Drained():
@@ -250,15 +263,15 @@ class EngineWorker:
                 case Refused():
                     self._refuse(notice)
                 case _:
-                    self._pass_on(notice)
+                    self._forward(notice)
 
-    def _wake_up(self, model: ServedModel) -> None:
+    def _loaded_model(self, model: ServedModel) -> None:
         self.model = model
-        self._phase = Phase.SERVING
+        self._is_loaded = True
         self._touch()
         self._loaded.set()
 
-    def _pass_on(self, event: Notice) -> None:
+    def _forward(self, event: Notice) -> None:
         id_: str = getattr(event, "id")  # noqa: B009 - every event of the scheduler has one
         if isinstance(event, Done):
             self.read_tokens += event.timings.prompt_n
@@ -277,18 +290,18 @@ class EngineWorker:
             channel.put(notice)
 
     def _end(self, error: BaseException | None) -> None:
-        self._phase = Phase.DEAD
+        self._has_ended = True
         self.fault = error
         self._loaded.set()
         self._drained.set()
-        self._bury()
+        self._fail_all()
 
-    def _bury(self) -> None:
-        """Tell every request that the engine is gone."""
+    def _fail_all(self) -> None:
+        """Fail every request: the engine is gone."""
         channels = {id(channel): channel for channel in self._channels.values()}
         self._channels.clear()
         for channel in channels.values():
-            channel.put(Refused(channel.ids, EngineClosed("the engine has stopped")))
+            channel.put(Refused(channel.ids, _REFUSALS[ServerPhase.DEAD]()))
 
     def _touch(self) -> None:
         if self._loop is not None:

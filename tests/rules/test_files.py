@@ -25,7 +25,7 @@ MAY_CATCH_ALL = (
     "engine/scheduler/",  # the row boundary: a row's failure ends that row
     "mlxcel_cli/app.py",  # the front door: whatever comes becomes a line and an exit status
     "mlxcel_cli/serve/middleware.py",  # a handler's failure is a response
-    "mlxcel_cli/serve/answering.py",  # behind a stream's head it is the stream's last event
+    "mlxcel_cli/serve/delivery.py",  # behind a stream's head it is the stream's last event
     "mlxcel_cli/serve/engine_loop.py",  # what a request raises when it is taken refuses it
     "mlxcel_cli/generation.py",  # under --json the failure is a line of the output
     "engine/text/tokenizer.py",  # tokenizers raises plain Exception for a broken file

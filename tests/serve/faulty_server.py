@@ -69,9 +69,9 @@ def spoil_scheduler() -> None:
 
 
 def spoil_loading() -> None:
-    from mlxcel_cli.serve import hosting
+    from mlxcel_cli.serve import model_host
 
-    load = hosting.Host.load
+    load = model_host.ModelHost.load
 
     def slow_load(self, report):
         hosted = load(self, report)
@@ -80,7 +80,7 @@ def spoil_loading() -> None:
         spoil_scheduler()
         return hosted
 
-    hosting.Host.load = slow_load
+    model_host.ModelHost.load = slow_load
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ from engine.outcome import Timings, Usage
 from engine.params import SequenceParams
 from engine.scheduler.request import ScheduledRequest
 from engine.text.thinking import ThinkingMarks
-from mlxcel_cli.serve.asking import Asked, Prompt
-from mlxcel_cli.serve.message_asking import chat_of
-from mlxcel_cli.serve.message_telling import MessagePlan, MessageTelling
-from mlxcel_cli.serve.schema.anthropic import MESSAGES, MessagesRequest
-from mlxcel_cli.serve.schema.fields import parse_body
+from mlxcel_cli.serve.anthropic.request import chat_of
+from mlxcel_cli.serve.anthropic.response import MessagesFormatter
+from mlxcel_cli.serve.anthropic.schema import ANTHROPIC_FIELDS, MessagesRequest
+from mlxcel_cli.serve.bodies import parse_body
+from mlxcel_cli.serve.choices import choices_of
+from mlxcel_cli.serve.generation import Generation
+from mlxcel_cli.serve.prompts import EncodedPrompt
+from mlxcel_cli.serve.response import ResponseStream
 
 HELLO = [{"role": "user", "content": "Dog"}]
 GREEDY = {"top_k": 1}
@@ -225,22 +228,21 @@ def test_keys_and_busy_servers_speak_the_api_s_words(start_server):
 
 
 def model(marks=MARKS):
-    template = SimpleNamespace(thinking_marks=marks)
     tokenizer = SimpleNamespace(piece_bytes=lambda token: bytes([token]))
-    return SimpleNamespace(
-        template=template, tokenizer=tokenizer, facts=SimpleNamespace(name="tiny")
-    )
+    facts = SimpleNamespace(name="tiny")
+    return SimpleNamespace(thinking_marks=marks, tokenizer=tokenizer, facts=facts)
 
 
 def request(**fields):
     body = {"model": "tiny", "messages": HELLO, "max_tokens": 5000} | fields
-    return parse_body(json.dumps(body).encode(), MessagesRequest, MESSAGES)
+    return parse_body(json.dumps(body).encode(), MessagesRequest, ANTHROPIC_FIELDS)
 
 
-def telling(*, inside=False):
+def response(*, inside=False):
     row = ScheduledRequest("m", SequenceParams((1, 2)))
-    asked = Asked((row,), (Prompt((1, 2), "ab", opens_thinking=inside),), 7)
-    return MessageTelling(MessagePlan(asked, "msg_1", "req-1", model(), "tiny", MARKS))
+    generation = Generation((row,), (EncodedPrompt((1, 2), "ab", opens_thinking=inside),), 7)
+    choices = choices_of(generation, model().tokenizer, MARKS)
+    return ResponseStream(choices, MessagesFormatter(choices[0], "msg_1", "req-1", "tiny"))
 
 
 def written(*texts, finish=FinishCause.EOS):
@@ -249,15 +251,15 @@ def written(*texts, finish=FinishCause.EOS):
     yield Done("m", finish, None, Usage(2, len(texts)), Timings(2, 0.1, 2, 0.1, 0.1), 7)
 
 
-def told(subject, *texts, **more):
+def sent(subject, *texts, **more):
     lines = [*subject.lines(written(*texts, **more)), *subject.end()]
     return [json.loads(line.split(b"data: ")[1]) for line in lines]
 
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_thoughts_are_a_block_of_their_own(inside):
-    subject = telling(inside=inside)
-    stream = told(subject, "hm" if inside else "<think>hm", " so</think>", "Yes")
+    subject = response(inside=inside)
+    stream = sent(subject, "hm" if inside else "<think>hm", " so</think>", "Yes")
     blocks = [(e["type"], e["index"]) for e in stream if "index" in e]
     assert blocks == [
         ("content_block_start", 0), ("content_block_delta", 0), ("content_block_delta", 0),
@@ -275,15 +277,15 @@ def test_thoughts_are_a_block_of_their_own(inside):
 
 @pytest.mark.parametrize("texts", [(), ("<think>only thoughts",)])
 def test_an_answer_without_a_text_has_an_empty_one(texts):
-    subject = telling()
-    stream = told(subject, *texts)
+    subject = response()
+    stream = sent(subject, *texts)
     starts = [e["content_block"]["type"] for e in stream if "content_block" in e]
     assert starts[-1] == "text"
     assert subject.whole().content[-1].text == ""
 
 
 def test_a_full_context_has_its_own_reason():
-    stream = told(telling(), "x", finish=FinishCause.CONTEXT_EXHAUSTED)
+    stream = sent(response(), "x", finish=FinishCause.CONTEXT_EXHAUSTED)
     assert stream[-2]["delta"]["stop_reason"] == "model_context_window_exceeded"
 
 
@@ -298,7 +300,7 @@ def test_a_full_context_has_its_own_reason():
 )
 def test_thinking_is_the_template_s_variable(thinking, expected):
     chat = chat_of(request(thinking=thinking), model())
-    assert chat.chat_template_kwargs == {"enable_thinking": expected}
+    assert chat.variables == {"enable_thinking": expected}
 
 
 @pytest.mark.parametrize("budget", [None, 1023, 5000])
@@ -309,7 +311,7 @@ def test_a_budget_has_to_fit(budget):
 
 
 def test_a_model_that_does_not_reason_is_not_asked_to():
-    assert chat_of(request(), model(marks=())).chat_template_kwargs is None
+    assert chat_of(request(), model(marks=())).variables == {}
     with pytest.raises(InvalidParams):
         chat_of(request(thinking={"type": "enabled", "budget_tokens": 2000}), model(marks=()))
 
@@ -329,7 +331,7 @@ def test_turns_of_one_role_are_one_and_thoughts_are_not_said_again():
         {"role": "assistant", "content": "c"},
         {"role": "user", "content": "d"},
     ]
-    assert not chat.continue_final_message
+    assert not chat.continue_final
 
 
 def test_a_failure_in_mid_stream_is_raised_by_the_client(start_server):

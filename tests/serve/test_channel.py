@@ -7,8 +7,7 @@ import pytest
 from engine.errors import EngineClosed
 from engine.events import Cancelled, Delta
 from engine.outcome import Usage
-from mlxcel_cli.serve.channel import CAPACITY, Channel
-from mlxcel_cli.serve.messages import Refused
+from mlxcel_cli.serve.channel import CAPACITY, Channel, Refused
 
 
 class Valve:
@@ -18,8 +17,8 @@ class Valve:
     def channel(self, *ids):
         return Channel(
             ids,
-            hold=lambda rows: self.calls.append(("hold", rows)),
-            release=lambda rows: self.calls.append(("release", rows)),
+            pause=lambda rows: self.calls.append(("pause", rows)),
+            resume=lambda rows: self.calls.append(("resume", rows)),
         )
 
 
@@ -59,20 +58,20 @@ def test_time_runs_out_with_nothing():
     asyncio.run(scene())
 
 
-def test_a_full_channel_holds_its_rows_once_and_a_reader_releases_them():
+def test_a_full_channel_pauses_its_rows_once_and_a_reader_resumes_them():
     async def scene():
         valve = Valve()
         channel = valve.channel("a", "b")
         for _ in range(CAPACITY + 3):
             channel.put(delta())
-        assert valve.calls == [("hold", ("a", "b"))]
+        assert valve.calls == [("pause", ("a", "b"))]
         assert len(await channel.take(None)) == CAPACITY + 3
-        assert valve.calls[1:] == [("release", ("a", "b"))]
+        assert valve.calls[1:] == [("resume", ("a", "b"))]
 
     asyncio.run(scene())
 
 
-def test_rows_that_have_ended_are_not_held():
+def test_rows_that_have_ended_are_not_paused():
     async def scene():
         valve = Valve()
         channel = valve.channel("a")

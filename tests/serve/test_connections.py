@@ -11,7 +11,8 @@ from aiohttp import web
 
 from mlxcel_cli.serve import bodies, connections
 from mlxcel_cli.serve.bodies import read_body
-from mlxcel_cli.serve.middleware import tell_errors
+from mlxcel_cli.serve.middleware import report_errors
+from mlxcel_cli.serve.server import SERVER
 from tests.serve.test_protocol import exchange, raw_post
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True}
@@ -114,9 +115,12 @@ async def echo(request: web.Request) -> web.StreamResponse:
     return web.Response(body=await read_body(request))
 
 
-async def spoken(data: bytes, *, wait_s: float = 5.0, handler=echo, ends: bool = False) -> bytes:
+async def spoken(
+    data: bytes, *, wait_s: float = 5.0, handler=echo, ends: bool = False, server=None
+) -> bytes:
     """What a server of ours says to these bytes, whose client then stays and says no more."""
-    app = web.Application(middlewares=[tell_errors])
+    app = web.Application(middlewares=[report_errors])
+    app[SERVER] = server
     app.router.add_route("*", "/", handler)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()

@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 from mlxcel_cli.command_tree import command_tree
-from mlxcel_cli.serve.schema.anthropic import MESSAGES, MessagesRequest
-from mlxcel_cli.serve.schema.fields import INERT, UNSUPPORTED
-from mlxcel_cli.serve.schema.native import NATIVE, InfillRequest, NativeRequest, TokenizeRequest
-from mlxcel_cli.serve.schema.requests import ALIASES, ChatRequest, CompletionRequest
+from mlxcel_cli.serve.anthropic.schema import ANTHROPIC_FIELDS, MessagesRequest
+from mlxcel_cli.serve.generation_fields import ALIASES
+from mlxcel_cli.serve.llamacpp.schema import (
+    LLAMACPP_FIELDS,
+    InfillRequest,
+    NativeRequest,
+    TokenizeRequest,
+)
+from mlxcel_cli.serve.openai.schema import INERT, UNSUPPORTED, ChatRequest, CompletionRequest
 from mlxcel_cli.serve_options import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -58,10 +63,10 @@ def test_the_page_names_every_field():
         *INERT,
         *InfillRequest.__struct_fields__,
         *NativeRequest.__struct_fields__,
-        *NATIVE.unsupported,
+        *LLAMACPP_FIELDS.unsupported,
         *TokenizeRequest.__struct_fields__,
         *MessagesRequest.__struct_fields__,
-        *MESSAGES.inert,
+        *ANTHROPIC_FIELDS.inert,
     } - {"content", "tokens"}
     assert {name for name in fields if f"`{name}`" not in TEXT} == set()
     assert len([name for name in UNSUPPORTED if f"`{name}`" in TEXT]) > 10

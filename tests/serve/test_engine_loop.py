@@ -11,8 +11,8 @@ from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
+from mlxcel_cli.serve.channel import Cancel, Stop, Submit
 from mlxcel_cli.serve.engine_loop import EngineLoop
-from mlxcel_cli.serve.messages import Cancel, Stop, Submit
 from tests.engine.rigs import byte_tokenizer
 from tests.engine.scheduler.prompt_lookup_rigs import COPY, alphabet, drafting, params
 

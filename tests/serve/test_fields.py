@@ -7,14 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidParams
-from mlxcel_cli.serve.schema.fields import INERT, UNSUPPORTED, parse_body
-from mlxcel_cli.serve.schema.requests import ALIASES, ChatRequest, CompletionRequest
+from mlxcel_cli.serve.bodies import parse_body
+from mlxcel_cli.serve.generation_fields import ALIASES
+from mlxcel_cli.serve.openai.schema import (
+    INERT,
+    OPENAI_FIELDS,
+    UNSUPPORTED,
+    ChatRequest,
+    CompletionRequest,
+)
 
 BASE = {"messages": [{"role": "user", "content": "x"}]}
 
 
 def parsed(**fields):
-    return parse_body(json.dumps(BASE | fields).encode(), ChatRequest)
+    return parse_body(json.dumps(BASE | fields).encode(), ChatRequest, OPENAI_FIELDS)
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
@@ -56,7 +63,7 @@ NAMES = st.sampled_from([*ChatRequest.__struct_fields__, *INERT, *UNSUPPORTED, *
 def verdict(raw, shape):
     """The request, or the refusal."""
     try:
-        return parse_body(raw, shape)
+        return parse_body(raw, shape, OPENAI_FIELDS)
     except InvalidParams as error:
         return error
 

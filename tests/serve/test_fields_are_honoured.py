@@ -9,12 +9,16 @@ import pytest
 from engine.params import LoopRule
 from engine.scheduler.queue import Priority
 from engine.text.template import ChatTemplate
-from mlxcel_cli.serve.asking import Defaults, Prompt, Ticket, ask, chat_prompt, priority_of
-from mlxcel_cli.serve.prompt_limit import PromptLimit
-from mlxcel_cli.serve.routes import chat, completions, messages, native
-from mlxcel_cli.serve.routes.models import list_models
-from mlxcel_cli.serve.schema.fields import parse_body
-from mlxcel_cli.serve.schema.requests import ChatRequest
+from mlxcel_cli.serve.anthropic import routes as anthropic
+from mlxcel_cli.serve.bodies import parse_body
+from mlxcel_cli.serve.generation import Defaults, plan_generation, priority_of
+from mlxcel_cli.serve.llamacpp import routes as llamacpp
+from mlxcel_cli.serve.openai import routes as openai
+from mlxcel_cli.serve.openai.request import chat_of, chat_spec
+from mlxcel_cli.serve.openai.routes import list_models
+from mlxcel_cli.serve.openai.schema import OPENAI_FIELDS, ChatRequest
+from mlxcel_cli.serve.prompts import EncodedPrompt, encode_chat
+from mlxcel_cli.serve.served_model import PromptLimit
 from mlxcel_cli.serve.server import SERVER
 from tests.serve.conftest import HELLO
 
@@ -23,15 +27,18 @@ TEMPLATE = (
     "{% for message in messages %} {{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %} go{% endif %}"
 )
-TOKENIZER = SimpleNamespace(encode_rendered=lambda rendered: tuple(rendered.text.encode()))
+TOKENIZER = SimpleNamespace(
+    encode=str.encode, encode_rendered=lambda rendered: tuple(rendered.text.encode())
+)
 GIVEN = Defaults({})
-TICKET = Ticket("r")
+PROMPT = EncodedPrompt((1,), "a")
 
 
 def served(*, template=True, keeps_whole_kv=False):
     return SimpleNamespace(
         template=ChatTemplate(TEMPLATE) if template else None,
         tokenizer=TOKENIZER,
+        thinking_marks=(),
         limit=PromptLimit(TOKENIZER, 512),
         generation=None,
         context_tokens=512,
@@ -44,12 +51,12 @@ def served(*, template=True, keeps_whole_kv=False):
 
 
 def parsed(**fields):
-    return parse_body(json.dumps({"messages": HELLO} | fields).encode(), ChatRequest)
+    return parse_body(json.dumps({"messages": HELLO} | fields).encode(), ChatRequest, OPENAI_FIELDS)
 
 
-def row(ticket=TICKET, **fields):
-    asked = ask(parsed(**fields), (Prompt((1,), "a"),), served(), GIVEN, ticket)
-    (found,) = asked.rows
+def row(priority=Priority.NORMAL, **fields):
+    spec = chat_spec(parsed(**fields), priority)
+    (found,) = plan_generation(spec, (PROMPT,), served(), GIVEN, "r").rows
     return found
 
 
@@ -98,7 +105,7 @@ def test_other_names_of_max_tokens_bound_the_answer(name):
     ],
 )
 def test_the_template_is_given_its_variables(fields, start):
-    prompt = chat_prompt(parsed(**fields), served(keeps_whole_kv=True))
+    prompt = encode_chat(chat_of(parsed(**fields)), served(keeps_whole_kv=True))
     assert prompt.text == f"{start}Hello go"
     # The cache is told where the conversation ends in this very rendering.
     assert prompt.history_tokens == len(f"{start}Hello")
@@ -109,49 +116,47 @@ def test_the_template_is_given_its_variables(fields, start):
 
 @pytest.mark.parametrize("lane", Priority)
 def test_a_lane_is_known_by_its_name_and_is_its_rows(lane):
-    assert priority_of(f" {lane.name.title()} ") is lane
-    assert row(Ticket("r", lane)).priority is lane
+    assert priority_of(SimpleNamespace(headers={"X-Priority": f" {lane.name.title()} "})) is lane
+    assert row(lane).priority is lane
 
 
-class Asking(Exception):
+class Planning(Exception):
     """A route came to where rows are made of a request."""
 
 
 @pytest.mark.parametrize(
-    ("route", "handler", "maker", "body"),
+    ("routes", "handler", "body"),
     [
-        (chat, "chat_completions", "ask", {"messages": HELLO}),
-        (completions, "completions", "ask", {"prompt": [1]}),
-        (messages, "messages", "ask", {"model": "m", "messages": HELLO, "max_tokens": 1}),
-        (native, "completion", "native_ask", {"prompt": [1]}),
+        (openai, "chat_completions", {"messages": HELLO}),
+        (openai, "completions", {"prompt": [1]}),
+        (anthropic, "messages", {"model": "m", "messages": HELLO, "max_tokens": 1}),
+        (llamacpp, "completion", {"prompt": [1]}),
     ],
 )
-def test_the_header_s_lane_goes_with_every_kind_of_request(
-    monkeypatch, route, handler, maker, body
-):
-    async def read_body(_request):
-        return json.dumps(body).encode()
+def test_the_header_s_lane_goes_with_every_kind_of_request(monkeypatch, routes, handler, body):
+    async def read_json(_request, shape, rules):
+        return parse_body(json.dumps(body).encode(), shape, rules), 1
 
     async def text_work(work, _nbytes):
         return work()
 
-    def stop(_request, _prompts, _model, _defaults, ticket):
-        raise Asking(ticket.priority)
+    def stop(spec, *_):
+        raise Planning(spec.priority)
 
-    monkeypatch.setattr(route, "read_body", read_body)
-    monkeypatch.setattr(route, maker, stop)
-    for name in ("chat_prompt", "completion_prompts", "native_prompts"):
-        monkeypatch.setattr(route, name, lambda *_: (Prompt((1,), "a"),), raising=False)
+    monkeypatch.setattr(routes, "read_json", read_json)
+    monkeypatch.setattr(routes, "plan_generation", stop)
+    for name in ("encode_chat", "completion_prompts"):
+        monkeypatch.setattr(routes, name, lambda *_: (PROMPT,), raising=False)
     server = SimpleNamespace(
-        model_for_answer=served,
+        model_for_generation=served,
         worker=SimpleNamespace(ready_model=served),
         require_name=lambda name, _: name,
         text_work=text_work,
         defaults=GIVEN,
     )
     request = SimpleNamespace(app={SERVER: server}, headers={"X-Priority": "high"})
-    with pytest.raises(Asking) as caught:
-        asyncio.run(getattr(route, handler)(request))
+    with pytest.raises(Planning) as caught:
+        asyncio.run(getattr(routes, handler)(request))
     assert caught.value.args == (Priority.HIGH,)
 
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mlxcel_cli.serve.schema.openapi import openapi
+from mlxcel_cli.serve.app import ROUTES
+from mlxcel_cli.serve.openapi import openapi
 
-DOCUMENT = openapi("0")
+DOCUMENT = openapi("0", ROUTES)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 ENDPOINTS = {
     "/v1/chat/completions": "ChatRequest",

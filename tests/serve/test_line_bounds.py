@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.finish import FinishCause
-from mlxcel_cli.serve.line_bounds import IndentFilter, LineBounds
+from mlxcel_cli.serve.row_hooks import IndentFilter, LineBounds
 from tests.serve.test_native import ONLY_A, ask, frames
 
 NEW_LINES = {"logit_bias": {"10": 100}}

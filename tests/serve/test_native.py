@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from engine.outcome import Timings
-from mlxcel_cli.serve.choices import timings_body
-from mlxcel_cli.serve.native_telling import selected
-from mlxcel_cli.serve.schema.native import NATIVE, SAMPLER_LETTERS, SAMPLERS
+from mlxcel_cli.serve.llamacpp.response import selected
+from mlxcel_cli.serve.llamacpp.schema import LLAMACPP_FIELDS, SAMPLER_KEYS, SAMPLERS
+from mlxcel_cli.serve.progress import timings_body
 
 FINAL = {
     "index", "content", "tokens", "id_slot", "stop", "model", "tokens_predicted",
@@ -214,22 +214,22 @@ def test_a_path_is_stored_under_its_whole_text():
     }
 
 
-@pytest.mark.parametrize("name", sorted(NATIVE.unsupported))
+@pytest.mark.parametrize("name", sorted(LLAMACPP_FIELDS.unsupported))
 def test_a_key_that_is_not_supported_names_what_to_do_and_is_taken_when_it_asks_nothing(
     server, name
 ):
-    for value in (*NATIVE.unsupported[name], None):
+    for value in (*LLAMACPP_FIELDS.unsupported[name], None):
         assert ask(server, n_predict=0, **{name: value}).status == 200
     reply = ask(server, **{name: [["other"]]})
     assert (reply.status, set(reply.error)) == (400, {"code", "message", "type"})
-    assert reply.error["message"] == f"{name}: {NATIVE.advice[name]}"
-    assert len(NATIVE.advice[name]) > 20
+    assert reply.error["message"] == f"{name}: {LLAMACPP_FIELDS.advice[name]}"
+    assert len(LLAMACPP_FIELDS.advice[name]) > 20
 
 
 @pytest.mark.parametrize("samplers", [["top_k"], list(reversed(SAMPLERS)), "kt", []])
 def test_another_order_of_samplers_is_refused(server, samplers):
     assert ask(server, samplers=samplers).error["message"].startswith("samplers: ")
-    assert ask(server, samplers=SAMPLER_LETTERS, n_predict=0).status == 200
+    assert ask(server, samplers=SAMPLER_KEYS, n_predict=0).status == 200
 
 
 def test_several_answers_are_refused_under_either_name(server):

@@ -2,16 +2,21 @@
 
 import pytest
 
-from mlxcel_cli.serve.app import make_app
-from mlxcel_cli.serve.asking import Defaults
-from mlxcel_cli.serve.dialects import ANTHROPIC_PATHS, LLAMA_PATHS, OVERLOADED
-from mlxcel_cli.serve.schema.openapi import openapi
+from mlxcel_cli.serve.anthropic.schema import OVERLOADED
+from mlxcel_cli.serve.app import ROUTES, make_app
+from mlxcel_cli.serve.generation import Defaults
+from mlxcel_cli.serve.openapi import openapi
 from mlxcel_cli.serve.server import Server
 from mlxcel_cli.serve.settings import settle
 from mlxcel_cli.serve.worker import EngineWorker
 from mlxcel_cli.serve_options import ServeOptions
 
-PATHS = openapi("0")["paths"]
+PATHS = openapi("0", ROUTES)["paths"]
+LLAMA_PATHS = {
+    "/completion", "/completions", "/infill", "/tokenize", "/detokenize", "/apply-template",
+    "/props", "/slots", "/tools", "/cors-proxy", "/health", "/v1/health",
+}  # fmt: skip
+ANTHROPIC_PATHS = {"/v1/messages", "/v1/messages/count_tokens"}
 BODIES = {"LLAMA": "NativeErrorBody", "ANTHROPIC": "MessagesErrorBody", "OPENAI": "ErrorBody"}
 OPERATIONS = [(path, method) for path, methods in PATHS.items() for method in methods]
 

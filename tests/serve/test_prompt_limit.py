@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ContextOverflow
-from mlxcel_cli.serve.prompt_limit import PromptLimit
+from mlxcel_cli.serve.served_model import PromptLimit
 
 MEGABYTES = "word " * 2_000_000
 

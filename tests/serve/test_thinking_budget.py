@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidParams
+from engine.scheduler.queue import Priority
 from engine.text.thinking import TextKind, ThinkingFilter, ThinkingMarks
-from mlxcel_cli.serve.message_asking import chat_of
-from mlxcel_cli.serve.thinking_budget import ThinkingBudget, bounded
+from mlxcel_cli.serve.anthropic.request import messages_spec
+from mlxcel_cli.serve.generation import Defaults, GenerationSpec, plan_generation
+from mlxcel_cli.serve.prompts import EncodedPrompt
+from mlxcel_cli.serve.row_hooks import ThinkingBudget
 from tests.serve.conftest import HELLO, Starter, environ_of
 from tests.serve.test_anthropic import model, request
 
@@ -72,18 +75,33 @@ def test_no_thoughts_are_longer_than_they_may_and_nothing_else_is_changed(wanted
         assert written == wanted
 
 
+def hooks_of(model, budget):
+    """What bounds the rows of a request with this budget."""
+    spec = GenerationSpec(has_reasoning=True, thinking_budget=budget)
+    prompts = (EncodedPrompt((1,), "a"),)
+    (row,) = plan_generation(spec, prompts, model, Defaults({}), "r").rows
+    return row.hooks
+
+
 def test_a_model_without_thoughts_keeps_to_any_bound():
-    assert bounded("rows", model(marks=()), 5) == "rows"
-    assert bounded("rows", model(), None) == bounded("rows", model(), -1) == "rows"
+    models = {marks: model(marks=marks) for marks in ((), MARKS)}
+    for one in models.values():
+        one.generation = None
+        one.facts.vocab_size = 128
+        one.tokenizer.encode = lambda text, **_: tuple(map(ord, text))
+        one.tokenizer.decoder = lambda **_: Letters()
+    assert hooks_of(models[()], 5) is None
+    assert hooks_of(models[MARKS], None) is hooks_of(models[MARKS], -1) is None
+    assert isinstance(hooks_of(models[MARKS], 5), ThinkingBudget)
     with pytest.raises(InvalidParams) as caught:
-        bounded("rows", model(marks=()), -2)
+        hooks_of(models[()], -2)
     assert caught.value.field == "thinking_budget"
 
 
 def test_anthropic_s_budget_is_the_same_bound():
     thinking = {"type": "enabled", "budget_tokens": 2000}
-    assert chat_of(request(thinking=thinking), model()).thinking_budget == 2000
-    assert chat_of(request(), model()).thinking_budget is None
+    assert messages_spec(request(thinking=thinking), Priority.NORMAL).thinking_budget == 2000
+    assert messages_spec(request(), Priority.NORMAL).thinking_budget is None
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""OpenAI's API: chat completions, legacy completions, the list of models."""

@@ -1,1 +1,0 @@
-"""Typed shapes of requests and responses, and what is refused by name."""
