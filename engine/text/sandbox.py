@@ -1,38 +1,63 @@
 """Runs a chat template, which came with a model from elsewhere, where it can do little harm.
 
-Jinja's immutable sandbox keeps it from Python's insides. Bounded here are: the prompt's
-length, the turns of ``range`` loops together, the size of what ``+``, ``*``, ``**``, ``%`` and
-the methods and filters of strings make, and, looked at between two pieces of output, the time.
-Not bounded are: memory that the ``~`` operator takes, and loops over values that are no range.
+Jinja's immutable sandbox keeps it from Python's insides. The rest is bounded by kind, so that no
+single operation has to be known as dangerous:
+
+    T1  The lines that a rendering executes, and its time, looked at on each line.
+    T2  The prompt's length.
+    T3  Every text and list that an operator, a call or a filter makes: its size is estimated before
+        it runs (`engine.text.value_sizes`); a number that is large in itself is refused.
+    T4  Callables are those of the messages' own values, of templates and of `GLOBALS`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
 from time import monotonic
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.ext import Extension, LoopControlExtension
-from jinja2.nodes import Node
+from jinja2.nodes import EvalContext, Node
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engine.errors import TemplateError
+from engine.text.value_sizes import (
+    COUNTS_NOTHING,
+    MAX_NUMBER,
+    MAX_VALUE_SIZE,
+    call_size,
+    largest_number,
+    operation_size,
+    value_size,
+)
 
-MAX_PROMPT_LETTERS = 64 * 2**20
+MAX_PROMPT_CHARACTERS = 64 * 2**20
 """Longest prompt a template may print; beyond any context of today."""
 
-MAX_RANGE_TURNS = 2_000_000
-"""Turns of all ``range`` loops of one rendering; a second or so."""
+
+MAX_LINES = 5_000_000
+"""Lines that one rendering executes. A conversation of 1,000 turns takes some 50,000."""
 
 MAX_SECONDS = 30.0
 
-_WIDENING_FILTERS = ("center", "format", "indent")
+
+LINES_PER_LOOK = 256
+"""The clock is looked at on each of so many lines."""
+
+GLOBALS = ("range", "dict", "namespace", "cycler", "joiner")
+"""Those of jinja2's that templates keep; ``lipsum`` makes texts of any length."""
+
+_CONTEXTS = (Context, EvalContext, jinja2.Environment)
+"""What some filters are given first."""
 
 TEMPLATE_FAULTS = (
     jinja2.TemplateError,
@@ -78,41 +103,57 @@ class CompiledTemplate:
         Raises:
             TemplateError: it failed, refused the messages or passed a bound.
         """
-        budget = _RangeBudget(MAX_RANGE_TURNS)
-        deadline = monotonic() + MAX_SECONDS
-        pieces: list[str] = []
-        letters = 0
+        parts: list[str] = []
+        characters = 0
         try:
-            for piece in self._template.generate({**variables, "range": budget.range}):
-                pieces.append(piece)
-                letters += len(piece)
-                if letters > MAX_PROMPT_LETTERS:
-                    raise jinja2.TemplateError(f"the prompt passes {MAX_PROMPT_LETTERS} letters")
-                if monotonic() > deadline:
-                    raise jinja2.TemplateError(f"it ran for more than {MAX_SECONDS:.0f} s")
+            with _counted_lines():
+                for part in self._template.generate(variables):
+                    parts.append(part)
+                    characters += len(part)
+                    if characters > MAX_PROMPT_CHARACTERS:
+                        raise jinja2.TemplateError(
+                            f"the prompt passes {MAX_PROMPT_CHARACTERS} characters"
+                        )
         except TEMPLATE_FAULTS as error:
             line = _line_of(error.__traceback__)
             place = f"{self._name}, line {line}" if line else self._name
             raise TemplateError(f"{place}: {_reason(error)}") from error
-        return "".join(pieces)
+        return "".join(parts)
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The sandbox, with bounds on what an operator may make."""
+    """The sandbox, with bounds on what an operation may make."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if _result_size(operator, left, right) > MAX_PROMPT_LETTERS:
-            raise jinja2.TemplateError(f"the result of {operator!r} is too large")
+        _refuse_large(operator, operation_size(operator, left, right))
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, called: Any, /, *args: Any, **kwargs: Any) -> Any:
         # jinja2 wraps str.format, for safety of another kind.
-        text = getattr(getattr(called, "__wrapped__", called), "__self__", None)
-        if isinstance(text, str):
-            _check_widths(called.__name__, text, args, kwargs)
+        owner = getattr(getattr(called, "__wrapped__", called), "__self__", None)
+        name = getattr(called, "__name__", "a call")
+        if isinstance(owner, str | int | float):
+            _check_numbers(name, (args, kwargs))
+            _refuse_large(name, call_size(name, (owner, *args), kwargs))
         return super().call(context, called, *args, **kwargs)
+
+    def join(self, *values: Any) -> str:
+        """What the operator ``~`` makes."""
+        _refuse_large("~", value_size(values))
+        return "".join(map(str, values))
+
+
+class _Generator(CodeGenerator):
+    """Compiles ``~`` to a call of the sandbox: jinja2 lets nobody intercept it."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802  # jinja2's name
+        self.write("environment.join(")
+        for one in node.nodes:
+            self.visit(one, frame)
+            self.write(", ")
+        self.write(")")
 
 
 class _GenerationTag(Extension):
@@ -125,63 +166,90 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-@dataclass(slots=True)
-class _RangeBudget:
-    """``range`` that counts the turns of one rendering."""
+@contextmanager
+def _counted_lines() -> Iterator[None]:
+    """Count the lines of template code that this thread executes; raise past the bounds (T1)."""
+    deadline = monotonic() + MAX_SECONDS
+    lines = 0
 
-    left: int
-    spent: int = field(default=0)
+    def on_line(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines
+        if event == "line":
+            lines += 1
+            if lines > MAX_LINES:
+                raise jinja2.TemplateError(f"it executes more than {MAX_LINES} lines")
+            if lines % LINES_PER_LOOK == 1 and monotonic() > deadline:
+                raise jinja2.TemplateError(f"it ran for more than {MAX_SECONDS:.0f} s")
+        return on_line
 
-    def range(self, *bounds: int) -> range:
-        """A range, if the turns left allow it."""
-        turns = range(*bounds)
-        self.spent += len(turns) + 1
-        if self.spent > self.left:
-            raise jinja2.TemplateError(f"its loops turn more than {self.left} times")
-        return turns
+    def on_call(frame: FrameType, _event: str, _argument: object) -> Any:
+        return on_line if frame.f_code.co_filename == "<template>" else None
+
+    before = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
     environment = _Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[LoopControlExtension, _GenerationTag]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[LoopControlExtension, _GenerationTag],
+        finalize=_printed,
     )
-    for name in _WIDENING_FILTERS:
-        environment.filters[name] = _bounded(name, environment.filters[name])
+    environment.code_generator_class = _Generator
+    for name in environment.globals.keys() - set(GLOBALS):
+        del environment.globals[name]
     environment.filters["tojson"] = _to_json
+    for name, filter_ in environment.filters.items():
+        environment.filters[name] = _bounded(name, filter_)
+    environment.globals["range"] = _range
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
     return environment
 
 
-def _bounded(name: str, widen: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter ``widen``, refusing what would make too much."""
+def _bounded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
+    """The filter, refusing what would make too much."""
 
-    @wraps(widen)
-    def checked(text: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_widths(name, str(text), args, kwargs)
-        return widen(text, *args, **kwargs)
+    @wraps(filter_)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        # Some filters are given the context or the environment first.
+        values = [one for one in args if not isinstance(one, _CONTEXTS)]
+        if name not in COUNTS_NOTHING:
+            _check_numbers(name, (tuple(values[1:]), kwargs))
+        _refuse_large(name, call_size(name, values, kwargs))
+        return filter_(*args, **kwargs)
 
     return checked
 
 
-def _check_widths(name: str, text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a method or filter of ``text`` that would make a string out of all proportion."""
-    width = max((one for one in (*args, *kwargs.values()) if isinstance(one, int)), default=0)
-    match name, args:
-        case "replace", (str(old), str(new), *_):
-            size = text.count(old) * len(new)
-        case "format" | "format_map", _:
-            size = _widest_field(text)
-        case "indent", _:
-            size = width * (text.count("\n") + 1)
-        case "expandtabs", _:
-            size = width * text.count("\t")
-        case "center" | "ljust" | "rjust" | "zfill", _:
-            size = width
-        case _:
-            size = 0
-    if size > MAX_PROMPT_LETTERS:
-        raise jinja2.TemplateError(f"the result of {name!r} is too large")
+def _check_numbers(what: str, arguments: Any) -> None:
+    if largest_number(arguments) > MAX_NUMBER:
+        raise jinja2.TemplateError(f"the result of {what!r} is too large")
+
+
+def _printed(value: Any) -> Any:
+    """What ``{{ }}`` prints, refused where it is a list or object too large to be written out."""
+    if isinstance(value, list | tuple | Mapping):
+        _refuse_large("{{ }}", value_size(value))
+    return value
+
+
+def _refuse_large(what: str, size: int) -> None:
+    if size > MAX_VALUE_SIZE:
+        raise jinja2.TemplateError(f"the result of {what!r} is too large")
+
+
+def _range(*bounds: int) -> range:
+    """A range of bounded length."""
+    turns = range(*bounds)
+    if len(turns) > MAX_NUMBER:
+        raise jinja2.TemplateError("the result of 'range' is too large")
+    return turns
 
 
 def _raise_exception(message: str) -> None:
@@ -203,29 +271,6 @@ def _to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
-
-
-def _result_size(operator: str, left: Any, right: Any) -> float:
-    """Letters, items or bits that an operation makes, roughly; 0 where that cannot be large."""
-    match operator, left, right:
-        case "+", str() | list() | tuple(), str() | list() | tuple():
-            return len(left) + len(right)
-        case "*", str() | list() | tuple(), int():
-            return len(left) * right
-        case "*", int(), str() | list() | tuple():
-            return left * len(right)
-        case "**", int(), int():
-            return abs(left).bit_length() * abs(right)
-        case "%", str(), _:
-            return _widest_field(left)
-        case _:
-            return 0
-
-
-def _widest_field(pattern: str) -> int:
-    """The largest number in a format pattern, which may be a field's width."""
-    digits = "".join(letter if letter in "0123456789" else " " for letter in pattern)
-    return max((int(number[:12]) for number in digits.split()), default=0)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """Running a model's template safely."""
 
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -68,6 +69,23 @@ def test_a_failure_names_template_line_and_reason(source, problem):
         "{{ '%9999999999d' | format(1) }}",
         "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
         "{{ ('\\t' * 1000000).expandtabs(1000000) }}",
+        "{{ '%*d' % (9999999999, 1) }}",
+        "{{ '%.*f' % (99999999, 1.5) }}",
+        "{{ '{:{}}'.format(1, 9999999999) }}",
+        "{{ '{0:{w}}'.format(1, w=9999999999) }}",
+        "{{ '{:{}}' | format(1, 9999999999) }}",
+        "{{ (['a' * 1000000] * 1000) | join }}",
+        "{{ ('a' * 1000000).join(['b'] * 1000) }}",
+        "{{ ('a' * 1000000) | join('b' * 1000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000) }}",
+        "{{ ('a' * 1000000) | replace('', 'b' * 1000) }}",
+        "{{ [[1]] | tojson(indent=99999999) }}",
+        "{{ [1] | slice(99999999) | list }}",
+        "{{ [1] | batch(99999999, 0) | list }}",
+        "{{ (5).to_bytes(99999999, 'big') }}",
+        "{{ ('a' * 50000000) ~ ('a' * 50000000) }}",
+        "{{ range(99999999) | list }}",
+        "{{ 'ab' | wordwrap(99999999) }}",
     ],
 )
 def test_no_method_or_filter_makes_a_string_out_of_all_proportion(source):
@@ -109,6 +127,29 @@ def test_a_syntax_error_names_its_line():
             "{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
             id="doubling",
         ),
+        pytest.param(
+            "{% set n = namespace(s='aaaa') %}"
+            "{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            id="doubling by another operator",
+        ),
+        pytest.param(
+            "{% set n = namespace(s=[1]) %}"
+            "{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s }}",
+            id="doubling by nesting, printed",
+        ),
+        pytest.param(
+            "{% set n = namespace(s=[1]) %}"
+            "{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s | tojson }}",
+            id="doubling by nesting, as JSON",
+        ),
+        pytest.param(
+            "{% set a = [1] * 9999 %}{% for i in a %}{% for j in a %}{% endfor %}{% endfor %}",
+            id="nested loops over lists",
+        ),
+        pytest.param("{{ lipsum(n=100) }}", id="a text of jinja2's own"),
+        pytest.param(
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", id="a macro that calls itself"
+        ),
     ],
 )
 def test_a_hostile_template_is_stopped(source):
@@ -117,8 +158,8 @@ def test_a_hostile_template_is_stopped(source):
 
 
 def test_output_without_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(sandbox, "MAX_PROMPT_LETTERS", 100)
-    with pytest.raises(TemplateError, match="the prompt passes 100 letters"):
+    monkeypatch.setattr(sandbox, "MAX_PROMPT_CHARACTERS", 100)
+    with pytest.raises(TemplateError, match="the prompt passes 100 characters"):
         render("{% for i in range(1000) %}aaa{% endfor %}")
 
 
@@ -128,7 +169,20 @@ def test_a_template_that_prints_too_long_is_stopped(monkeypatch):
         render("a{{ 1 }}")
 
 
-def test_each_rendering_has_its_own_budget(monkeypatch):
-    monkeypatch.setattr(sandbox, "MAX_RANGE_TURNS", 15)
+def test_each_rendering_has_its_own_bounds(monkeypatch):
+    monkeypatch.setattr(sandbox, "MAX_LINES", 100)
     template = compiled("{% for i in range(9) %}{{ i }}{% endfor %}")
     assert template.render({}) == template.render({}) == "012345678"
+    with pytest.raises(TemplateError, match="executes more than 100 lines"):
+        compiled("{% for i in range(99) %}{{ i }}{% endfor %}").render({})
+
+
+def test_large_numbers_that_are_values_pass():
+    source = "{{ nothing | default(1764547200123) }} {{ '%d' % time }} {{ time | int + 1 }}"
+    assert render(source, time=1764547200123).split() == ["1764547200123"] * 2 + ["1764547200124"]
+
+
+def test_a_trace_function_of_somebody_else_is_put_back():
+    before = sys.gettrace()
+    render("{{ 1 }}")
+    assert sys.gettrace() is before
