@@ -1,7 +1,7 @@
 """What a request asks for: frozen values, checked once when they are made."""
 
 import math
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
@@ -386,5 +386,6 @@ def seeded(params: SequenceParams) -> SequenceParams:
     """``params`` with a seed: its own, or one from the operating system to be reported."""
     if params.sampling.seed is not None:
         return params
-    sampling = replace(params.sampling, seed=secrets.randbelow(SEED_LIMIT))
+    # As `secrets` draws, which costs each start an import of hashlib.
+    sampling = replace(params.sampling, seed=int.from_bytes(os.urandom(7)) % SEED_LIMIT)
     return replace(params, sampling=sampling)

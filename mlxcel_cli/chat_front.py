@@ -7,8 +7,9 @@ from engine.errors import InvalidParams
 from mlxcel_cli.answers import Backend
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.session import ChatSession
-from mlxcel_cli.chat.start import ChatCommand, ChatStart, prepare
+from mlxcel_cli.chat.start import ChatStart, prepare
 from mlxcel_cli.chat.store import BETWEEN_TRIES_S, BUSY_S
+from mlxcel_cli.command_lines import ChatCommand
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.output import Output, can_show_screens, standard_output
 

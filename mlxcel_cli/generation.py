@@ -7,7 +7,7 @@ once, whatever the engine thread is doing.
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.errors import InvalidParams
 from engine.events import PrefillProgress
@@ -29,49 +29,36 @@ from mlxcel_cli.answers import (
     ModelReport,
     ModelRequest,
 )
+from mlxcel_cli.command_lines import GenerateCommand
 from mlxcel_cli.config import Settings, debug_asked, load_settings
 from mlxcel_cli.engine_requests import answer_request, model_request
 from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import traceback_text
-from mlxcel_cli.lookup_options import LookupOptions, check_dependent_options, read_lookup_files
-from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
+from mlxcel_cli.lookup_options import check_dependent_options, read_lookup_files
+from mlxcel_cli.options import OutputOptions
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import prefill_text, progress_text
 from mlxcel_cli.prompt_input import plan_prompt, process_stdin, read_prompt
-from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.signals import Interrupted, ReaderGone
 
 GREEDY = SamplingParams()
 """What generate samples with when nothing says otherwise: the same prompt, the same answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateOptions:
-    """The command line of ``generate``."""
-
-    words: tuple[str, ...]
-    prompt: PromptOptions
-    model: ModelOptions
-    length: LengthOptions
-    sampling: SamplingOptions
-    lookup: LookupOptions
-    output: OutputOptions
-
-
-def generate_once(options: GenerateOptions) -> int:
+def generate_once(command: GenerateCommand) -> int:
     """Answer one prompt; the exit status.
 
     Raises:
-        EngineError, OSError: for the program's door to tell, unless ``--json`` tells it.
+        EngineError, OSError: for the program's entry point to report, unless ``--json`` does.
         Interrupted: after ending stdout's line.
     """
     output = standard_output(os.environ)
-    writer = _writer(options.output, output)
+    writer = _writer(command.output, output)
     try:
-        settings = load_settings(os.environ, command="generate", config=options.output.config)
-        given, options = options, settings.fill(options)
-        check_dependent_options(given.lookup, options.lookup)
+        settings = load_settings(os.environ, command="generate", config=command.output.config)
+        options = settings.fill(command)
+        check_dependent_options(command.lookup, options.lookup)
         writer = _writer(options.output, output)
         for warning in settings.warnings:
             output.note(f"mlxcel: {warning}")
@@ -101,7 +88,7 @@ def new_backend() -> Backend:
 
 class _Generation:
     def __init__(
-        self, options: GenerateOptions, settings: Settings, output: Output, writer: AnswerWriter
+        self, options: GenerateCommand, settings: Settings, output: Output, writer: AnswerWriter
     ) -> None:
         self._options = options
         self._settings = settings
@@ -111,7 +98,7 @@ class _Generation:
     def run(self, backend: Backend) -> None:
         options = self._options
         stdin = process_stdin()
-        plan = plan_prompt(options.words, options.prompt, stdin)
+        plan = plan_prompt(options.words or (), options.prompt, stdin)
         # Whatever can be refused is refused before a model is loaded.
         request = replace(
             answer_request(

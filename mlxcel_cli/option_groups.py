@@ -1,7 +1,7 @@
 """Lets a command take its options in groups, which Typer itself cannot."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import wraps
 from typing import Any, TypeVar, get_type_hints
@@ -16,26 +16,17 @@ def option_group(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def takes_groups(command: C) -> C:
-    """Let Typer see one parameter for each field of the groups that ``command`` takes.
+    """Let Typer see one parameter for each option of the one dataclass that ``command`` takes.
 
-    Parameters of ``command`` that are annotated with a dataclass are groups; their fields are
-    annotated as Typer's parameters are. Other parameters stay as they are.
+    Its fields are annotated as Typer's parameters are, or are groups of options: dataclasses of
+    the same kind.
     """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            parameters += _group_parameters(groups[name])
-        else:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+    (group,) = (hint for name, hint in get_type_hints(command).items() if name != "return")
+    parameters = list(_parameters(group))
 
     @wraps(command)
     def wrapper(**values: Any) -> object:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        return command(**values)
+        return command(_filled(group, values))
 
     # Not wraps' own link: inspect would follow it to the original signature.
     del wrapper.__wrapped__
@@ -44,14 +35,24 @@ def takes_groups(command: C) -> C:
     return wrapper  # type: ignore[return-value]
 
 
-def _group_parameters(group: Any) -> list[inspect.Parameter]:
+def _parameters(group: Any) -> Iterator[inspect.Parameter]:
+    for name, hint in _hints(group).items():
+        if is_dataclass(hint):
+            yield from _parameters(hint)
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(name, kind, default=None, annotation=hint)
+
+
+def _filled(group: Any, values: Mapping[str, Any]) -> Any:
+    return group(
+        **{
+            name: _filled(hint, values) if is_dataclass(hint) else values[name]
+            for name, hint in _hints(group).items()
+        }
+    )
+
+
+def _hints(group: Any) -> dict[str, Any]:
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
+    return {one.name: hints[one.name] for one in fields(group)}

@@ -16,7 +16,6 @@ import typer
 
 from engine.errors import InvalidParams
 from engine.params import MAX_DRAFT_TOKENS, LookupPolicy, SpeculationParams
-from engine.scheduler.preemption import PreemptionPolicy
 from mlxcel_cli.lookup_options import LOOKUP, complete_policies, lookup_help
 from mlxcel_cli.option_groups import option_group
 from mlxcel_cli.options import NETWORK, ApiKeys
@@ -236,9 +235,9 @@ class ServeValues:
         help_text="Let running requests be preempted by others and resumed later.",
     )  # fmt: skip
     preemption_policy: str = _setting(
-        PreemptionPolicy.LONGEST_FIRST.value, BATCH,
+        "longest-first", BATCH,
         "Which request is preempted first: longest-first or lowest-priority. Default: {}.",
-        "POLICY", choices=tuple(PreemptionPolicy),
+        "POLICY", choices=("longest-first", "lowest-priority"),
     )  # fmt: skip
     context_shift: bool = _setting(
         default=False, group=BATCH, help_text="Not supported: a full context ends the answer.",

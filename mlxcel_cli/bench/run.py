@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InvalidParams
@@ -26,10 +25,10 @@ from mlxcel_cli.bench.report import (
     width_object,
 )
 from mlxcel_cli.bench.results import Setup, VariantRun, WidthTable, lookup_chart, summarise
+from mlxcel_cli.command_lines import LookupBenchCommand, WidthsCommand
 from mlxcel_cli.config import load_settings
 from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.engine_thread import Emit, EngineThread
-from mlxcel_cli.options import ModelOptions
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import progress_text
 
@@ -38,45 +37,34 @@ DEFAULT_REPETITIONS = 3
 DEFAULT_DRAFT = SpeculationParams().max_draft
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
-    """What both benchmarks take."""
-
-    model_word: str | None
-    model: ModelOptions
-    max_draft: int | None
-    repeats: int | None
-    json: bool
-    plot: Path | None
-    config: Path | None
-
-
-def bench_widths(options: BenchOptions) -> None:
+def bench_widths(command: WidthsCommand) -> None:
     """Measure and show verify widths.
 
     Raises:
         EngineError, OSError: for the program's entry point to report.
     """
-    bench = _Bench(options)
+    bench = _Bench(command)
     plan = WidthsPlan(
-        bench.model, bench.max_draft, _positive("--repeats", options.repeats, DEFAULT_REPEATS)
+        bench.model,
+        bench.max_draft,
+        _positive("--repeats", command.measurement.repeats, DEFAULT_REPEATS),
     )
     for event in bench.events(lambda emit: measured_widths(plan, emit)):
         if isinstance(event, WidthTable):
             bench.show(width_object(event), width_lines(event), event.chart())
 
 
-def bench_lookup(options: BenchOptions, *, tokens: int | None) -> None:
+def bench_lookup(command: LookupBenchCommand) -> None:
     """Measure and show prompt lookup against plain decoding.
 
     Raises:
         EngineError, OSError: for the program's entry point to report.
     """
-    bench = _Bench(options)
-    repetitions = _positive("--repeats", options.repeats, DEFAULT_REPETITIONS)
-    _positive("--max-tokens", tokens, 2, least=2)
+    bench = _Bench(command)
+    repetitions = _positive("--repeats", command.measurement.repeats, DEFAULT_REPETITIONS)
+    _positive("--max-tokens", command.max_tokens, 2, least=2)
     runs: list[VariantRun] = []
-    plan = LookupPlan(bench.model, repetitions, tokens, bench.max_draft)
+    plan = LookupPlan(bench.model, repetitions, command.max_tokens, bench.max_draft)
     for event in bench.events(lambda emit: measured_lookup(plan, emit)):
         if isinstance(event, VariantRun):
             runs.append(event)
@@ -88,13 +76,13 @@ def bench_lookup(options: BenchOptions, *, tokens: int | None) -> None:
 class _Bench:
     """What both benchmarks do before and after."""
 
-    def __init__(self, options: BenchOptions) -> None:
+    def __init__(self, command: WidthsCommand | LookupBenchCommand) -> None:
         self.output: Output = standard_output(os.environ)
-        self._options = options
+        options = self._options = command.measurement
         settings = load_settings(os.environ, command="bench", config=options.config)
         for warning in settings.warnings:
             self.output.note(f"mlxcel: {warning}")
-        self.model = model_request(options.model, settings, word=options.model_word)
+        self.model = model_request(command.model, settings, word=command.model_word)
         self.max_draft = DEFAULT_DRAFT if options.max_draft is None else options.max_draft
         try:
             SpeculationParams(max_draft=self.max_draft)

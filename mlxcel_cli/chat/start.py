@@ -12,35 +12,21 @@ from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.chat_options import ChatOptions
+from mlxcel_cli.command_lines import ChatCommand
 from mlxcel_cli.config import Settings, load_settings
 from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.lookup_options import (
-    LookupOptions,
     check_dependent_options,
     read_lookup_files,
     speculation_params,
 )
-from mlxcel_cli.options import LengthOptions, ModelOptions
 from mlxcel_cli.paths import typed_path
 from mlxcel_cli.prompt_input import STDIN
-from mlxcel_cli.sampling_options import SamplingOptions
 
 CHATS_FILE = "chats.sqlite3"
 
 LEAST_ID_CHARACTERS = 4
 """Of a saved chat's id on the command line; shorter words are model names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatCommand:
-    """The command line of ``chat``."""
-
-    words: tuple[str, ...]
-    model: ModelOptions
-    length: LengthOptions
-    sampling: SamplingOptions
-    lookup: LookupOptions
-    chat: ChatOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +56,7 @@ def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:
     check_dependent_options(command.lookup, filled.lookup)
     options = filled.chat
     store = None if options.save is False else ChatStore(settings.data_home / CHATS_FILE)
-    words = _Words.sorted(filled.words, store if options.resume else None)
+    words = _Words.sorted(filled.words or (), store if options.resume else None)
     chat_settings = _chat_settings(filled)
     chat_settings.request(None)
     session = ChatSession(store, chat_settings)

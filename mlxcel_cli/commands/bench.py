@@ -1,14 +1,10 @@
 """``mlxcel bench``: what a model does on this machine, in figures."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from mlxcel_cli.command_lines import LookupBenchCommand, WidthsCommand
 from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, plain_typer
-from mlxcel_cli.lookup_options import lookup_help
 from mlxcel_cli.option_groups import takes_groups
-from mlxcel_cli.options import Config, Json, MaxTokens, ModelOptions, complete_models
 
 WIDTH_EXAMPLES = """
 Examples:
@@ -29,92 +25,22 @@ Examples:
 Three tasks copy a text with edits, two write freely. What the columns mean: docs/prompt-lookup.md.
 """
 
-MEASUREMENT = "Measurement"
-
-ModelWord = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[MODEL]",
-        autocompletion=complete_models,
-        help="The model, as --model names it. Default: the options file's, else the starter.",
-    ),
-]
-MaxDraft = Annotated[
-    int | None,
-    typer.Option(
-        "--max-draft", metavar="N", rich_help_panel=MEASUREMENT,
-        help=lookup_help("max_draft"),
-    ),
-]  # fmt: skip
-Repeats = Annotated[
-    int | None,
-    typer.Option(
-        "--repeats", metavar="N", rich_help_panel=MEASUREMENT,
-        help="How often each thing is measured. Default: 40 forwards, 3 answers.",
-    ),
-]  # fmt: skip
-Plot = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot", metavar="FILE", rich_help_panel=MEASUREMENT,
-        help="Write the figures as bars to an SVG file.",
-    ),
-]  # fmt: skip
-
 
 @takes_groups
-def verify_width(  # noqa: PLR0913 - one parameter an option
-    *,
-    model: ModelOptions,
-    model_word: ModelWord = None,
-    max_draft: MaxDraft = None,
-    repeats: Repeats = None,
-    plot: Plot = None,
-    json: Json = None,
-    config: Config = None,
-) -> None:
+def verify_width(command: WidthsCommand) -> None:
     """Measure what a forward over several tokens costs, in one-token steps."""
     # Imported here: --help must not load the engine.
-    from mlxcel_cli.bench.run import BenchOptions, bench_widths
+    from mlxcel_cli.bench.run import bench_widths
 
-    bench_widths(
-        BenchOptions(
-            model_word=model_word,
-            model=model,
-            max_draft=max_draft,
-            repeats=repeats,
-            json=bool(json),
-            plot=plot,
-            config=config,
-        )
-    )
+    bench_widths(command)
 
 
 @takes_groups
-def lookup(  # noqa: PLR0913 - one parameter an option
-    *,
-    model: ModelOptions,
-    model_word: ModelWord = None,
-    max_tokens: MaxTokens = None,
-    max_draft: MaxDraft = None,
-    repeats: Repeats = None,
-    plot: Plot = None,
-    json: Json = None,
-    config: Config = None,
-) -> None:
+def lookup(command: LookupBenchCommand) -> None:
     """Compare prompt lookup with plain decoding on five tasks, run in turn."""
-    from mlxcel_cli.bench.run import BenchOptions, bench_lookup
+    from mlxcel_cli.bench.run import bench_lookup
 
-    options = BenchOptions(
-        model_word=model_word,
-        model=model,
-        max_draft=max_draft,
-        repeats=repeats,
-        json=bool(json),
-        plot=plot,
-        config=config,
-    )
-    bench_lookup(options, tokens=max_tokens)
+    bench_lookup(command)
 
 
 bench_app = plain_typer("Measure a model on this machine.")

@@ -15,7 +15,7 @@ def doctor(json: Json = None, config: Config = None) -> None:
     Warnings name what to type. Nothing is changed, but the CPU's kernels are built if they are
     missing.
     """
-    # Behind the door stands what --help must not pay for.
+    # Imported here: --help must not load the engine.
     import os
 
     from mlxcel_cli.checkup import examine, report_lines

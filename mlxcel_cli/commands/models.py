@@ -52,7 +52,7 @@ models_app = plain_typer("List, show, fetch and remove models.")
 @models_app.command("list", epilog=LIST_EXAMPLES, **_PLAIN)
 def list_models(json: Json = None, config: Config = None) -> None:
     """List the models on this machine."""
-    # Behind the door stands what --help must not pay for; so in every command here.
+    # Imported here, as in every command: --help must not load the engine.
     from mlxcel_cli.model_shelf import ModelShelf
 
     ModelShelf.open(config).list(as_json=bool(json))

@@ -1,9 +1,7 @@
 """``mlxcel serve``: a local endpoint for editors, scripts and libraries."""
 
+from mlxcel_cli.command_lines import ServeCommand
 from mlxcel_cli.option_groups import takes_groups
-from mlxcel_cli.options import Config, MaxTokens, ModelOptions, Verbose
-from mlxcel_cli.sampling_options import SamplingOptions
-from mlxcel_cli.serve_options import ServeOptions
 
 EXAMPLES = """
 Examples:
@@ -19,24 +17,13 @@ leave them open; without them the model's generation_config counts.
 
 
 @takes_groups
-def serve(
-    model: ModelOptions,
-    serve: ServeOptions,
-    sampling: SamplingOptions,
-    max_tokens: MaxTokens = None,
-    verbose: Verbose = None,
-    config: Config = None,
-) -> int:
+def serve(command: ServeCommand) -> int:
     """Serve a model over HTTP, in the shape of OpenAI's API.
 
-    What is loaded, where it listens and each request are told on stderr. SIGINT and SIGTERM let
-    running answers end first.
+    What is loaded, where it listens and each request are logged on stderr. SIGINT and SIGTERM let
+    running requests finish first.
     """
-    # Behind the door stands what --help must not pay for.
-    from mlxcel_cli.serve.lifecycle import ServeLine
+    # Imported here: --help must not load the engine.
     from mlxcel_cli.serve.lifecycle import serve as run_server
 
-    line = ServeLine(
-        model=model, serve=serve, sampling=sampling, max_tokens=max_tokens, verbose=verbose
-    )
-    return run_server(line, config)
+    return run_server(command)

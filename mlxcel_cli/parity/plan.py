@@ -2,15 +2,14 @@
 
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.errors import InvalidParams
 from engine.params import SEED_LIMIT
 from engine.prefill import PREFILL_CHUNK_TOKENS
 from mlxcel_cli.answers import ModelRequest
+from mlxcel_cli.command_lines import ParityCommand
 from mlxcel_cli.config import Settings
 from mlxcel_cli.engine_requests import model_request
-from mlxcel_cli.options import ModelOptions
 
 DEFAULT_SEED = 1234
 DEFAULT_TOKENS = 64
@@ -23,27 +22,6 @@ OWN_PROMPTS = (
     "cherry, apple, pear, plum, cherry.",
 )
 """One to make up a story, and one to copy a list, in which prompt lookup finds something."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParityOptions:
-    """The command line of ``parity``; None is not given."""
-
-    model_word: str | None
-    model: ModelOptions
-    prompt: str | None
-    prompts: Path | None
-    raw: bool | None
-    max_tokens: int | None
-    seed: int | None
-    variants: str | None
-    cases: str | None
-    batch: int | None
-    gap: float | None
-    teacher_forced: bool
-    json: bool
-    verbose: bool
-    config: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +42,7 @@ class ParityPlan:
     chunk_tokens: int
 
 
-def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
+def plan_parity(options: ParityCommand, settings: Settings) -> ParityPlan:
     """The command line, with its defaults, refused where it makes no sense.
 
     Raises:
@@ -72,7 +50,7 @@ def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
         OSError: the file of prompts cannot be read.
     """
     max_tokens = DEFAULT_TOKENS if options.max_tokens is None else options.max_tokens
-    batch = DEFAULT_BATCH if options.batch is None else options.batch
+    batch = DEFAULT_BATCH if options.rows is None else options.rows
     if max_tokens < 1:
         raise InvalidParams("--max-tokens", f"must be 1 or more here, got {max_tokens}")
     if not 1 <= batch <= BATCH_LIMIT:
@@ -90,12 +68,12 @@ def plan_parity(options: ParityOptions, settings: Settings) -> ParityPlan:
         cases=_names(options.cases),
         batch=batch,
         gap=options.gap,
-        teacher_forced=options.teacher_forced,
+        teacher_forced=bool(options.teacher_forced),
         chunk_tokens=PREFILL_CHUNK_TOKENS if chunk is None else chunk,
     )
 
 
-def _prompts(options: ParityOptions) -> tuple[str, ...]:
+def _prompts(options: ParityCommand) -> tuple[str, ...]:
     if options.prompt is not None and options.prompts is not None:
         raise InvalidParams("--prompts", "give --prompt or --prompts, not both")
     prompts: tuple[str, ...] = OWN_PROMPTS

@@ -7,6 +7,7 @@ from typing import TypeVar
 from engine.errors import InvalidParams
 from engine.models.load import LoadedModel
 from engine.models.progress import Progress
+from mlxcel_cli.command_lines import ParityCommand
 from mlxcel_cli.config import load_settings, silence_advice
 from mlxcel_cli.engine_backend import choose_blas, render_prompt
 from mlxcel_cli.engine_thread import Emit, EngineThread
@@ -24,7 +25,7 @@ from mlxcel_cli.parity.comparison import (
     compare_variants,
     parity_cases,
 )
-from mlxcel_cli.parity.plan import ParityOptions, ParityPlan, plan_parity
+from mlxcel_cli.parity.plan import ParityPlan, plan_parity
 from mlxcel_cli.parity.report import Introduction, ParityEvent, ParityReport
 from mlxcel_cli.progress_text import progress_text
 from mlxcel_cli.prompt_input import PromptInput
@@ -34,18 +35,18 @@ T = TypeVar("T")
 Requests = list[tuple[int, ParityRequest]]
 
 
-def check_parity(options: ParityOptions) -> int:
+def check_parity(command: ParityCommand) -> int:
     """Compare and report; the exit status is 1 where variants disagree.
 
     Raises:
         EngineError, OSError: for the program's entry point to report.
     """
     output = standard_output(os.environ)
-    settings = load_settings(os.environ, command="parity", config=options.config)
+    settings = load_settings(os.environ, command="parity", config=command.config)
     for warning in settings.warnings:
         output.note(f"mlxcel: {warning}")
-    plan = plan_parity(options, settings)
-    report = ParityReport(output, as_json=options.json, verbose=options.verbose)
+    plan = plan_parity(command, settings)
+    report = ParityReport(output, as_json=bool(command.json), verbose=bool(command.verbose))
     with EngineThread() as thread, thread.stream(lambda emit: compared(plan, emit)) as events:
         for event in events:
             if isinstance(event, Progress):

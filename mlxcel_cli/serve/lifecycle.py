@@ -6,18 +6,18 @@ import resource
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from importlib.metadata import version
 
 from aiohttp import web
 
+from mlxcel_cli.command_lines import ServeCommand
 from mlxcel_cli.config import Settings, load_settings
 from mlxcel_cli.engine_requests import model_request
 from mlxcel_cli.exit_codes import ExitCode
-from mlxcel_cli.options import ModelOptions
 from mlxcel_cli.output import Output, standard_output
 from mlxcel_cli.progress_text import progress_text
-from mlxcel_cli.sampling_options import SamplingOptions, parse_biases, sampling_params
+from mlxcel_cli.sampling_options import parse_biases, sampling_params
 from mlxcel_cli.serve.app import make_app
 from mlxcel_cli.serve.connections import accept
 from mlxcel_cli.serve.generation import SERVER_SAMPLING, Defaults
@@ -29,7 +29,6 @@ from mlxcel_cli.serve.served_model import ServedModel
 from mlxcel_cli.serve.server import Server
 from mlxcel_cli.serve.settings import ServeSettings, settings_report, settle
 from mlxcel_cli.serve.worker import EngineWorker, ServerPhase
-from mlxcel_cli.serve_options import ServeOptions
 from mlxcel_cli.signals import Interrupted
 
 SHUTDOWN_GRACE_S = 1.0
@@ -40,46 +39,32 @@ OPEN_FILES = 10240
 """What macOS grants at most; thousands of idle connections fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeLine:
-    """The command line of ``serve``."""
-
-    model: ModelOptions
-    serve: ServeOptions
-    sampling: SamplingOptions
-    max_tokens: int | None
-    verbose: bool | None
-
-
-def serve(line: ServeLine, config: "os.PathLike[str] | None") -> int:
+def serve(command: ServeCommand) -> int:
     """Serve until a signal ends it; the exit status.
 
     Raises:
         EngineError, OSError: why it cannot start, for the program's entry point to report.
         Interrupted: a signal came before it was ready.
     """
-    from pathlib import Path
-
     output = standard_output(os.environ)
-    path = None if config is None else Path(config)
-    settings = load_settings(os.environ, command="serve", config=path)
+    settings = load_settings(os.environ, command="serve", config=command.config)
     for warning in settings.warnings:
         output.note(f"mlxcel: {warning}")
-    line = settings.fill(line)
-    serving = settle(line.serve)
+    command = settings.fill(command)
+    serving = settle(command.serve)
     keys = read_keys(serving.api_key, serving.api_key_file)
-    lifecycle = _Lifecycle(line, settings, serving, output)
+    lifecycle = _Lifecycle(command, settings, serving, output)
     return asyncio.run(lifecycle.run(keys))
 
 
 class _Lifecycle:
     def __init__(
-        self, line: ServeLine, settings: Settings, serving: ServeSettings, output: Output
+        self, command: ServeCommand, settings: Settings, serving: ServeSettings, output: Output
     ) -> None:
         self._output = output
-        self._verbose = bool(line.verbose)
-        self._defaults = _defaults(line)
-        self._request = model_request(line.model, settings)
+        self._verbose = bool(command.verbose)
+        self._defaults = _defaults(command)
+        self._request = model_request(command.model, settings)
         if serving.max_kv_size is not None:
             most = min(serving.max_kv_size, self._request.context_tokens or serving.max_kv_size)
             self._request = replace(self._request, context_tokens=most)
@@ -214,15 +199,15 @@ def _allow_connections() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _defaults(line: ServeLine) -> Defaults:
+def _defaults(command: ServeCommand) -> Defaults:
     """What the command line says for requests that leave it open, checked."""
-    checked = sampling_params(line.sampling, SERVER_SAMPLING)
+    checked = sampling_params(command.sampling, SERVER_SAMPLING)
     given = {
         one.name: getattr(checked, one.name)
-        for one in fields(line.sampling)
-        if one.name != "logit_bias" and getattr(line.sampling, one.name) is not None
+        for one in fields(command.sampling)
+        if one.name != "logit_bias" and getattr(command.sampling, one.name) is not None
     }
-    return Defaults(given, parse_biases(line.sampling.logit_bias), line.max_tokens)
+    return Defaults(given, parse_biases(command.sampling.logit_bias), command.max_tokens)
 
 
 def summary_lines(

@@ -1,6 +1,8 @@
 """Options reach a command in groups, under every spelling."""
 
 import inspect
+from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 import typer
@@ -8,8 +10,15 @@ import typer
 from engine.params import SamplingParams
 from mlxcel_cli.help_text import PlainCommand
 from mlxcel_cli.option_groups import takes_groups
-from mlxcel_cli.options import LengthOptions, PromptOptions
+from mlxcel_cli.options import LengthOptions
 from mlxcel_cli.sampling_options import SamplingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    length: LengthOptions
+    sampling: SamplingOptions
+    other: Annotated[int | None, typer.Option()] = None
 
 
 @pytest.fixture
@@ -17,8 +26,8 @@ def run():
     """Runs a command that takes two groups; gives what reached it."""
 
     @takes_groups
-    def command(length: LengthOptions, sampling: SamplingOptions) -> tuple:
-        return length, sampling
+    def command(groups: Groups) -> tuple:
+        return groups.length, groups.sampling
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(cls=PlainCommand)(command)
@@ -44,10 +53,11 @@ def test_a_switch_can_be_turned_off_again(run):
 
 def test_typer_sees_one_parameter_a_field():
     @takes_groups
-    def command(prompt: PromptOptions, *, other: int = 1) -> None: ...
+    def command(groups: Groups) -> None: ...
 
     assert set(inspect.signature(command).parameters) == {
-        *PromptOptions.__dataclass_fields__,
+        *LengthOptions.__dataclass_fields__,
+        *SamplingOptions.__dataclass_fields__,
         "other",
     }
 

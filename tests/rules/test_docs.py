@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxcel_cli import app, generation
+from mlxcel_cli.command_lines import GenerateCommand
 from mlxcel_cli.command_tree import command_tree
 from mlxcel_cli.commands.generate import EXAMPLES
 from mlxcel_cli.prompt_input import plan_prompt
@@ -161,14 +162,14 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("words", examples_of_generate(), ids=" ".join)
 def test_an_example_s_sources_go_together(words, monkeypatch, tmp_path):
-    asked: list[generation.GenerateOptions] = []
+    asked: list[GenerateCommand] = []
     monkeypatch.setattr(generation, "generate_once", lambda options: asked.append(options) or 0)
     monkeypatch.setenv("MLXCEL_CONFIG", str(tmp_path / "none.toml"))
     assert app.run(list(words)) == 0
     # A stdin that is a file, as behind a pipe.
     with Path(__file__).open("rb") as stdin:
         for options in asked:
-            plan_prompt(options.words, options.prompt, stdin)
+            plan_prompt(options.words or (), options.prompt, stdin)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 from engine.errors import InvalidParams
+from engine.scheduler.preemption import PreemptionPolicy
 from mlxcel_cli.command_tree import command_tree
 from mlxcel_cli.config import setting_types
 from mlxcel_cli.serve.listening import tls_context
@@ -82,6 +83,10 @@ def test_what_cannot_be_is_refused_by_name(given, field):
     with pytest.raises(InvalidParams) as caught:
         settle(ServeOptions(**given))
     assert caught.value.field == field
+
+
+def test_the_policies_that_may_be_chosen_are_the_scheduler_s():
+    assert SETTINGS["preemption_policy"].choices == tuple(PreemptionPolicy)
 
 
 def test_only_changeable_settings_change():
