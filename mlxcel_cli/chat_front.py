@@ -48,7 +48,6 @@ def save_rest(session: ChatSession, output: Output, *, patience_s: float = BUSY_
 
 
 def _chat(command: ChatCommand, start: ChatStart, output: Output) -> int:
-    is_remote = start.options.url is not None
     if start.options.plain or not can_show_screens(os.environ):
         if start.chooses_chat:
             raise InvalidParams("--resume", _which(command, start))
@@ -57,12 +56,12 @@ def _chat(command: ChatCommand, start: ChatStart, output: Output) -> int:
 
         answerer = new_answerer(start)
         try:
-            return chat_lines(start, answerer, output, os.environ, is_remote=is_remote)
+            return chat_lines(start, answerer, output, os.environ)
         finally:
             answerer.close()
     from mlxcel_cli.tui.run import chat_on_screen
 
-    return chat_on_screen(start, new_answerer, os.environ, is_remote=is_remote)
+    return chat_on_screen(start, new_answerer, os.environ)
 
 
 def _which(command: ChatCommand, start: ChatStart) -> str:

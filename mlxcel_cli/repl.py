@@ -18,7 +18,7 @@ from engine.text.answer_text import TextDelta, joined
 from mlxcel_cli.answer_writers import TextWriter
 from mlxcel_cli.answers import KEEPS_MODEL, AnswerDone, AnswerEvent, LookupRefused, ModelReport
 from mlxcel_cli.chat.answerer import Answerer
-from mlxcel_cli.chat.slash import CommandContext, FollowUp, Reply, is_command, run_command
+from mlxcel_cli.chat.slash import FollowUp, Reply, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.chat.stats import NATURAL_ENDS, finish_note, speed_text
 from mlxcel_cli.exit_codes import ExitCode, exit_code
@@ -45,7 +45,6 @@ class LineChat:
     answerer: Answerer
     output: Output
     lines: Lines
-    is_remote: bool = False
     status: int = ExitCode.OK
     """The last failed turn's exit status, for scripts."""
     _interrupt: InterruptHandler = field(init=False)
@@ -102,7 +101,7 @@ class LineChat:
         commands = is_command(message) and not is_quoted
         try:
             if commands:
-                return self._obey(run_command(self._context, message))
+                return self._obey(run_command(self.start.context, message))
             self.start.session.ask(message)
         except TURN_ERRORS as error:
             self._report(error)
@@ -110,10 +109,6 @@ class LineChat:
             return True
         self._answer()
         return True
-
-    @property
-    def _context(self) -> CommandContext:
-        return CommandContext(self.start.session, self.start.store, is_remote=self.is_remote)
 
     def _obey(self, reply: Reply) -> bool:
         match reply.follow_up:
@@ -219,7 +214,7 @@ class LineChat:
             return
         if answer.finish in NATURAL_ENDS and not (answer.text.strip() or answer.reasoning):
             self.output.note("[the model wrote nothing]")
-        hint = "" if self.is_remote else "/continue to continue"
+        hint = "" if self.start.context.is_remote else "/continue to continue"
         if note := finish_note(answer, hint):
             self.output.note(f"[{note}]")
         if session.unsaved is not None and not session.save_again():
@@ -245,8 +240,6 @@ def chat_lines(
     answerer: Answerer,
     output: Output,
     environ: MutableMapping[str, str],
-    *,
-    is_remote: bool,
 ) -> int:
     """Run line mode on the process's own streams; the exit status.
 
@@ -255,7 +248,6 @@ def chat_lines(
         answerer: loads and answers.
         output: the terminal.
         environ: the process's own; prompt-toolkit asks it what the terminal is.
-        is_remote: whether a server answers.
     """
     stdin: TextIO | None = sys.stdin
     is_interactive = stdin is not None and stdin.isatty() and sys.stdout.isatty()
@@ -268,4 +260,4 @@ def chat_lines(
         lines = TypedLines(history, is_dumb=is_dumb)
     else:
         lines = PipedLines(open(os.devnull) if stdin is None else stdin)  # noqa: PTH123, SIM115
-    return LineChat(start, answerer, output, lines, is_remote).run()
+    return LineChat(start, answerer, output, lines).run()

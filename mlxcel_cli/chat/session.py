@@ -71,7 +71,7 @@ class ChatSession:
     ) -> None:
         self._store = store
         self.settings = settings
-        self._clock = clock
+        self.clock = clock
         self.chat = Chat(self._new_id(), system=settings.system)
         self.model: ModelReport | None = None
         self.lookup_refused = ""
@@ -185,7 +185,7 @@ class ChatSession:
             prompt=PromptInput(chat.for_model(), prefill=prefill, template_values=values),
         )
         self._draft = _Draft(reasoning=answer.reasoning if prefill and answer else "")
-        self._asked_s = self._draft.saved_s = self._clock()
+        self._asked_s = self._draft.saved_s = self.clock()
         self.lookup_refused = ""
         return request
 
@@ -232,7 +232,7 @@ class ChatSession:
         return self._message(self._draft, None, self._live(self._draft))
 
     def _add(self, draft: _Draft, delta: TextDelta) -> None:
-        now = self._clock()
+        now = self.clock()
         if delta.tokens and draft.first_s is None:
             draft.first_s = now
         draft.tokens, draft.newest_s = max(draft.tokens, delta.tokens), now

@@ -53,6 +53,11 @@ class CommandContext:
     store: ChatStore | None
     is_remote: bool = False
 
+    @property
+    def can_continue(self) -> bool:
+        """Whether the last answer was cut off and can be continued; a server's cannot."""
+        return self.session.can_continue and not self.is_remote
+
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
@@ -228,7 +233,7 @@ def _retry(context: CommandContext, _: str) -> Reply:
 
 
 def _continue(context: CommandContext, _: str) -> Reply:
-    if context.is_remote or not context.session.can_continue:
+    if not context.can_continue:
         raise InvalidParams("/continue", "the last answer was not cut off here")
     return Reply(follow_up=FollowUp.CONTINUE)
 

@@ -10,6 +10,7 @@ from mlxcel_cli.chat.attachments import mention
 from mlxcel_cli.chat.chat_file import read_messages
 from mlxcel_cli.chat.session import ChatSession
 from mlxcel_cli.chat.settings import ChatSettings
+from mlxcel_cli.chat.slash import CommandContext
 from mlxcel_cli.chat.store import ChatStore
 from mlxcel_cli.chat_options import ChatOptions
 from mlxcel_cli.command_lines import ChatCommand
@@ -42,6 +43,11 @@ class ChatStart:
     """What stands in the prompt at first: the files named on the command line."""
     chooses_chat: bool
     """Whether the user wants to choose one of the saved chats."""
+
+    @property
+    def context(self) -> CommandContext:
+        """What commands work on."""
+        return CommandContext(self.session, self.store, is_remote=self.options.url is not None)
 
 
 def prepare(command: ChatCommand, environ: Mapping[str, str]) -> ChatStart:

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from engine.errors import EngineError
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.messages import code_blocks
-from mlxcel_cli.chat.slash import CommandContext, FollowUp, Reply, is_command, run_command
+from mlxcel_cli.chat.slash import FollowUp, Reply, is_command, run_command
 from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.failures import failure_text
 from mlxcel_cli.plain_text import visible
@@ -47,25 +47,18 @@ class ChatApp(App[int]):
     Args:
         start: what the command line settled.
         new_answerer: makes what loads and answers; called after the first screen.
-        is_remote: whether a server answers.
     """
 
     CSS_PATH = "mlxcel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = list(CHAT_KEYS)
     TITLE = "mlxcel chat"
 
-    def __init__(
-        self,
-        start: ChatStart,
-        new_answerer: Callable[[ChatStart], Answerer],
-        *,
-        is_remote: bool = False,
-    ) -> None:
+    def __init__(self, start: ChatStart, new_answerer: Callable[[ChatStart], Answerer]) -> None:
         super().__init__()
         self.when_drawn: Callable[[], None] = lambda: None
         """Called once, when the first screen is there."""
         self.session = start.session
-        self.command_context = CommandContext(start.session, start.store, is_remote=is_remote)
+        self.command_context = start.context
         self._start = start
         self._new_answerer = new_answerer
         self._typing = TypingWatch()
@@ -75,7 +68,7 @@ class ChatApp(App[int]):
         """Whether the screen is being removed: what its widgets still post has no effect."""
         self.set_keymap(keymap(self._keys))
         self.theme = chosen_theme(start.options.theme, self._theme_file, self.available_themes)
-        hints = Hints.of(self._keys, is_remote=is_remote)
+        hints = Hints.of(self._keys, is_remote=start.context.is_remote)
         self.conversation = Conversation(self.session, start.model, hints, self._typing)
         self.prompt = PromptArea(self._continue_characters)
         self.prompt.border_subtitle = f"{self._key('send')} sends · {self._key('help')} help"
@@ -106,9 +99,10 @@ class ChatApp(App[int]):
             if signal.getsignal(signum) is not signal.SIG_IGN:
                 leave = partial(self._end, 128 + signum)
                 asyncio.get_running_loop().add_signal_handler(signum, leave)
-        self.call_after_refresh(self._begin)
+        self.call_after_refresh(self.begin)
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Start the engine and load the model: the first screen is there."""
         self.when_drawn()
         self.conversation.begin(partial(self._new_answerer, self._start))
         if self._start.chooses_chat:
@@ -183,8 +177,7 @@ class ChatApp(App[int]):
         await self.action_continue()
 
     def _continue_characters(self) -> frozenset[str]:
-        can = self.session.can_continue and not self.command_context.is_remote
-        can = can and not self.conversation.is_generating
+        can = self.command_context.can_continue and not self.conversation.is_generating
         return characters_of("continue", self._keys) if can else frozenset()
 
     # -- commands

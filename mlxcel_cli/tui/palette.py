@@ -35,7 +35,7 @@ def _of_chat(context: CommandContext) -> Iterator[Offer]:
     yield "Export chat", "Write this chat to a .md or .json file", "ask('export')"
     yield "Answer again", "Write another answer to the last turn", "regenerate"
     yield "Edit last turn", "Take the last turn back, to change it", "run('/edit')"
-    if context.session.can_continue and not context.is_remote:
+    if context.can_continue:
         yield "Continue answer", "Continue the answer that was cut off", "continue"
     if chat.newest_answer is not None:
         yield "Copy answer", "Copy the newest answer", "copy_answer"

@@ -24,8 +24,6 @@ def chat_on_screen(
     start: ChatStart,
     new_answerer: Callable[[ChatStart], Answerer],
     environ: MutableMapping[str, str],
-    *,
-    is_remote: bool,
 ) -> int:
     """Chat until the user leaves; the exit status.
 
@@ -38,7 +36,7 @@ def chat_on_screen(
     replace_broken_bytes()
     if "TEXTUAL_FPS" not in environ:
         vars(screen)["UPDATE_PERIOD"] = 1 / DRAWS_PER_S
-    app = ChatApp(start, new_answerer, is_remote=is_remote)
+    app = ChatApp(start, new_answerer)
     app.when_drawn = collect_from_here
     # The collector would go through all that was imported while the first screen is drawn, and
     # again while a key waits: 0.03 to 0.1 s each, and it finds nothing there.

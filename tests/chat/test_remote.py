@@ -12,7 +12,7 @@ import pytest
 from engine.errors import InvalidParams
 from engine.params import SamplingParams
 from engine.text.answer_text import TextDelta
-from mlxcel_cli.answers import AnswerDone, AnswerRequest, ModelRequest
+from mlxcel_cli.answers import AnswerDone, AnswerRequest, ModelReport, ModelRequest
 from mlxcel_cli.chat.answerer import Answerer
 from mlxcel_cli.chat.remote import RemoteBackend, ServerFailed
 from mlxcel_cli.config import Settings, load_settings
@@ -99,9 +99,13 @@ def settings() -> Settings:
     return load_settings({}, command="chat")
 
 
-def loaded(url: str, name: str | None = None, key: str | None = None) -> RemoteBackend:
+def load(backend: RemoteBackend, name: str | None = None) -> ModelReport:
+    return backend.load(ModelRequest(name=name, settings=settings()), lambda _: None)
+
+
+def loaded(url: str, key: str | None = None) -> RemoteBackend:
     backend = RemoteBackend(url, key)
-    backend.load(ModelRequest(name=name, settings=settings()), lambda _: None)
+    load(backend)
     return backend
 
 
@@ -112,17 +116,17 @@ def request(**values) -> AnswerRequest:
 
 def test_the_first_model_is_taken_or_the_one_named(server):
     backend = RemoteBackend(server.url)
-    report = backend.load(ModelRequest(name=None, settings=settings()), lambda _: None)
+    report = load(backend)
     assert (report.name, report.context_tokens) == ("one", 512)
-    assert loaded(server.url, "two")._model == "two"
+    assert load(backend, "two").name == "two"
     with pytest.raises(InvalidParams, match="has one, two"):
-        loaded(server.url, "three")
+        load(backend, "three")
 
 
 @pytest.mark.parametrize("url", ["{0}", "{0}/", "{host}", "http://{host}"])
 def test_an_address_is_taken_as_people_write_it(server, url):
     host = f"127.0.0.1:{server.server_port}"
-    assert loaded(url.format(server.url, host=host))._model == "one"
+    assert load(RemoteBackend(url.format(server.url, host=host))).name == "one"
 
 
 def test_an_answer_streams_and_ends_with_its_numbers(server):

@@ -31,7 +31,7 @@ def tell_and_leave(self):
 
 chat_front.can_show_screens = lambda environ: True
 ChatApp.run = partialmethod(ChatApp.run, headless=True)
-ChatApp._begin = tell_and_leave
+ChatApp.begin = tell_and_leave
 sys.exit(app.run(["chat", "--no-save", "--theme", "light"]))
 """
 

@@ -131,9 +131,9 @@ def starter(terminal, environ, starter_folder) -> Callable:
 def chat(environ):
     """Runs ``steps(pilot)`` on an app with a backend; gives the app back."""
 
-    def run(backend, steps, *words, size=(80, 24), is_remote=False, **options):
+    def run(backend, steps, *words, size=(80, 24), **options):
         async def main():
-            app = app_of(start_of(environ, *words, **options), backend, is_remote=is_remote)
+            app = app_of(start_of(environ, *words, **options), backend)
             async with app.run_test(size=size) as pilot:
                 await steps(pilot)
             return app

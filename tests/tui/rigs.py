@@ -33,20 +33,20 @@ def done(text: str, **values) -> AnswerDone:
     return AnswerDone(text=text, **values)
 
 
-class Hold:
-    """A place in a script where the backend waits until the test lets it go on."""
+class Gate:
+    """A place in a script where the backend waits until the test opens it."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
-        self.go_on = threading.Event()
+        self.opened = threading.Event()
 
     def wait(self) -> None:
         self.reached.set()
-        assert self.go_on.wait(WAIT_S)
+        assert self.opened.wait(WAIT_S)
 
 
 class ScriptedBackend:
-    """Plays ``answers`` one after the other; a script holds events, errors and holds."""
+    """Plays ``answers`` one after the other; a script has events, errors and gates."""
 
     def __init__(self, *answers, load=()) -> None:
         self.answers = list(answers)
@@ -70,7 +70,7 @@ class ScriptedBackend:
         if isinstance(script, str):
             script = [TextDelta(script, tokens=21), done(script)]
         for step in script:
-            if isinstance(step, Hold | Exception):
+            if isinstance(step, Gate | Exception):
                 play(step)
             else:
                 yield step
@@ -80,7 +80,7 @@ class ScriptedBackend:
 
 
 def play(step) -> None:
-    if isinstance(step, Hold):
+    if isinstance(step, Gate):
         step.wait()
     else:
         raise step
@@ -97,12 +97,12 @@ def start_of(environ: dict[str, str], *words: str, **options) -> ChatStart:
         chat=ChatOptions(**options),
     )
     start = prepare(command, environ)
-    start.session._clock = lambda: 0.0
+    start.session.clock = lambda: 0.0
     return start
 
 
-def app_of(start: ChatStart, backend: ScriptedBackend, **values) -> ChatApp:
-    app = ChatApp(start, lambda _: Answerer(backend), **values)
+def app_of(start: ChatStart, backend: ScriptedBackend) -> ChatApp:
+    app = ChatApp(start, lambda _: Answerer(backend))
     app.animation_level = "none"
     return app
 
@@ -114,7 +114,7 @@ async def until(pilot: Pilot, holds: Callable[[], object]) -> None:
             await pilot.pause()
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("it never came to hold")
+    raise AssertionError("it never came true")
 
 
 async def ready(pilot: Pilot) -> None:

@@ -34,7 +34,7 @@ class TextApp(App[None]):
 
 def shape(widget) -> tuple:
     """What a reader sees of a widget and those in it, and where."""
-    said = str(widget._content) if isinstance(widget, MarkdownBlock) else ""
+    said = str(widget.content) if isinstance(widget, MarkdownBlock) else ""
     inside = [shape(child) for child in widget.children]
     return said, getattr(widget, "symbol", ""), widget.region, inside
 
@@ -86,7 +86,7 @@ def test_a_list_keeps_its_items_while_it_grows(kind, mark):
             await settled(pilot)
             after = list(app.query(Paragraph))
             assert len(app.query(kind)) == 1
-            assert [str(one._content) for one in after] == ["one", "two", "three", "four"]
+            assert [str(one.content) for one in after] == ["one", "two", "three", "four"]
             assert after[:2] == before
 
     asyncio.run(main())

@@ -389,4 +389,4 @@ def test_a_server_s_chat_offers_nothing_that_only_a_local_model_can(chat):
         assert not {title for title in titles if title.startswith(("Prompt lookup", "Continue"))}
 
     backend = ScriptedBackend([TextDelta("x"), done("x", finish="length")])
-    chat(backend, steps, is_remote=True)
+    chat(backend, steps, url="http://localhost:8080/v1")

@@ -6,7 +6,7 @@ from engine.text.answer_text import TextDelta
 from mlxcel_cli.chat.store import ChatStore
 from tests.chat.locks import held_elsewhere
 from tests.tui.rigs import (
-    Hold,
+    Gate,
     ScriptedBackend,
     ask,
     chat_in_file,
@@ -21,17 +21,17 @@ from tests.tui.rigs import (
 
 
 def test_a_file_of_chats_that_breaks_meanwhile_is_reported_and_ends_nothing(chat):
-    hold = Hold()
+    gate = Gate()
     backend = ScriptedBackend(
-        [TextDelta("Hel", tokens=1), hold, TextDelta("lo", tokens=2), done("Hello")]
+        [TextDelta("Hel", tokens=1), gate, TextDelta("lo", tokens=2), done("Hello")]
     )
 
     async def steps(pilot):
         await ready(pilot)
         await say(pilot, "hi")
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         pilot.app.command_context.store.path.write_bytes(b"no database" * 100)
-        hold.go_on.set()
+        gate.opened.set()
         await settled(pilot)
         assert texts(pilot.app) == ["hi", "Hello"]
         assert any("cannot be used" in notice for notice in notices(pilot.app))

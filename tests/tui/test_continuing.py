@@ -5,7 +5,7 @@ import pytest
 from engine.text.answer_text import TextDelta
 from mlxcel_cli.tui.prompt import ALONE_S
 from tests.tui.rigs import (
-    Hold,
+    Gate,
     ScriptedBackend,
     ask,
     done,
@@ -93,24 +93,24 @@ def test_the_key_that_continues_is_changed_in_the_options_file(chat, tmp_path):
 
 
 def test_an_answer_that_is_written_is_not_stopped_by_the_key_that_continues(chat):
-    hold = Hold()
+    gate = Gate()
 
     async def steps(pilot):
         await ready(pilot)
         await say(pilot, "hi")
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         pilot.app.conversation.transcript.focus()
         await pilot.press("c")
         await pilot.pause()
         assert pilot.app.session.is_generating
-        hold.go_on.set()
+        gate.opened.set()
         await settled(pilot)
 
-    chat(ScriptedBackend([TextDelta("x"), hold, done("x")]), steps)
+    chat(ScriptedBackend([TextDelta("x"), gate, done("x")]), steps)
 
 
 def test_what_waits_for_the_model_continues_the_cut_answer(chat):
-    hold = Hold()
+    gate = Gate()
     backend = ScriptedBackend(
         CUT, [TextDelta("One two"), TextDelta(" three"), done("One two three")]
     )
@@ -118,12 +118,12 @@ def test_what_waits_for_the_model_continues_the_cut_answer(chat):
     async def steps(pilot):
         await ready(pilot)
         await ask(pilot, "count")
-        backend.load_script = [hold]
+        backend.load_script = [gate]
         await say(pilot, "/model other")
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         await pilot.press("c")
         await until(pilot, lambda: pilot.app.conversation.is_waiting)
-        hold.go_on.set()
+        gate.opened.set()
         await until(pilot, lambda: texts(pilot.app) == ["count", "One two three"])
 
     chat(backend, steps)

@@ -9,7 +9,7 @@ from engine.models.progress import Progress
 from engine.text.answer_text import TextDelta
 from tests.cli.snapshots import TextSnapshot
 from tests.tui.rigs import (
-    Hold,
+    Gate,
     ScriptedBackend,
     app_of,
     ask,
@@ -34,7 +34,7 @@ LONG = "word " * 60 + "\n\n" + "x" * 200
 def picture(environ, snapshot):
     """Takes a picture after ``steps`` and holds it against the one that was reviewed."""
 
-    def take(backend, steps, size, hold=None, **options):
+    def take(backend, steps, size, gate=None, **options):
         async def main():
             app = app_of(start_of(environ, save=False, **options), backend)
             async with app.run_test(size=size, notifications=True) as pilot:
@@ -42,8 +42,8 @@ def picture(environ, snapshot):
                 await steps(pilot)
                 await pilot.pause(0.1)
                 taken = screen_lines(app)
-                if hold is not None:
-                    hold.go_on.set()
+                if gate is not None:
+                    gate.opened.set()
             assert taken == snapshot.use_extension(TextSnapshot)
 
         asyncio.run(main())
@@ -66,13 +66,13 @@ def test_empty(picture, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_loading(picture, size):
-    hold = Hold()
+    gate = Gate()
 
     async def steps(pilot):
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         await until(pilot, lambda: "loading" in screen_lines(pilot.app))
 
-    picture(ScriptedBackend(load=[Progress("loading", 45, 100), hold]), steps, size, hold)
+    picture(ScriptedBackend(load=[Progress("loading", 45, 100), gate]), steps, size, gate)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -87,15 +87,15 @@ def test_answer(picture, size, text):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_streaming(picture, size):
-    hold = Hold()
-    backend = ScriptedBackend([TextDelta("The **first** words", tokens=3), hold, done("x")])
+    gate = Gate()
+    backend = ScriptedBackend([TextDelta("The **first** words", tokens=3), gate, done("x")])
 
     async def steps(pilot):
         await ready(pilot)
         await say(pilot, "Tell me.")
         await until(pilot, lambda: "first words" in screen_lines(pilot.app))
 
-    picture(backend, steps, size, hold)
+    picture(backend, steps, size, gate)
 
 
 @pytest.mark.parametrize("size", SIZES)

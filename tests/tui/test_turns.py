@@ -13,7 +13,7 @@ from mlxcel_cli.tui.app import ChatApp
 from mlxcel_cli.tui.transcript import AnswerTurn, Transcript, UserTurn
 from tests.tui.rigs import (
     REPORT,
-    Hold,
+    Gate,
     ScriptedBackend,
     ask,
     chat_in_file,
@@ -41,17 +41,17 @@ def test_a_message_is_answered_and_both_are_saved(chat):
 
 
 def test_the_first_screen_is_there_before_a_model_and_typing_too(chat):
-    hold = Hold()
-    backend = ScriptedBackend("Hello", load=[Progress("loading", 45, 100), hold])
+    gate = Gate()
+    backend = ScriptedBackend("Hello", load=[Progress("loading", 45, 100), gate])
 
     async def steps(pilot):
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         await until(pilot, lambda: "loading: 45 %" in screen_lines(pilot.app))
         await pilot.press(*"hi", "enter")
         await pilot.pause()
         assert "waiting for the model" in screen_lines(pilot.app)
         assert backend.requests == []
-        hold.go_on.set()
+        gate.opened.set()
         await settled(pilot)
         assert texts(pilot.app) == ["hi", "Hello"]
 
@@ -60,8 +60,8 @@ def test_the_first_screen_is_there_before_a_model_and_typing_too(chat):
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_message_sent_before_the_load_has_begun_waits_for_it(chat, monkeypatch, stops):
-    begin = ChatApp._begin
-    monkeypatch.setattr(ChatApp, "_begin", lambda _: None)
+    begin = ChatApp.begin
+    monkeypatch.setattr(ChatApp, "begin", lambda _: None)
 
     async def steps(pilot):
         await pilot.press(*"hi", "enter")
@@ -81,29 +81,29 @@ def test_a_message_sent_before_the_load_has_begun_waits_for_it(chat, monkeypatch
 
 
 def test_esc_while_it_waits_gives_the_message_back_and_the_load_goes_on(chat):
-    hold = Hold()
+    gate = Gate()
 
     async def steps(pilot):
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         await say(pilot, "hi")
         await until(pilot, lambda: pilot.app.conversation.is_waiting)
         await pilot.press("escape")
         assert (pilot.app.prompt.text, texts(pilot.app)) == ("hi", [])
-        hold.go_on.set()
+        gate.opened.set()
         await ready(pilot)
 
-    chat(ScriptedBackend(load=[hold]), steps)
+    chat(ScriptedBackend(load=[gate]), steps)
 
 
 def test_ctrl_c_stops_a_load_and_the_app_lives(chat):
-    hold = Hold()
-    backend = ScriptedBackend("Hello", load=[hold])
+    gate = Gate()
+    backend = ScriptedBackend("Hello", load=[gate])
 
     async def steps(pilot):
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         await pilot.press("ctrl+c")
         assert "Loading is stopped" in notices(pilot.app)[-1]
-        hold.go_on.set()
+        gate.opened.set()
         backend.load_script = []
         await say(pilot, "/model other")
         await ready(pilot)
@@ -128,8 +128,8 @@ def test_a_model_that_is_not_there_is_reported_and_the_message_given_back(chat):
 
 
 def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
-    hold = Hold()
-    backend = ScriptedBackend([TextDelta("Once upon", tokens=2), hold, done("never")], "More")
+    gate = Gate()
+    backend = ScriptedBackend([TextDelta("Once upon", tokens=2), gate, done("never")], "More")
 
     async def steps(pilot):
         await ready(pilot)
@@ -138,7 +138,7 @@ def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
         await pilot.press("escape")
         assert texts(pilot.app) == ["tell me", "Once upon"]
         assert "stopped after 2 tokens" in screen_lines(pilot.app)
-        hold.go_on.set()
+        gate.opened.set()
         await ask(pilot, "and then?")
         assert texts(pilot.app) == ["tell me", "Once upon", "and then?", "More"]
 
@@ -148,8 +148,8 @@ def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
 
 
 def test_ctrl_c_before_the_first_token_keeps_the_question(chat):
-    hold = Hold()
-    backend = ScriptedBackend([PrefillProgress("", 5, 90), hold, done("never")], "Hello")
+    gate = Gate()
+    backend = ScriptedBackend([PrefillProgress("", 5, 90), gate, done("never")], "Hello")
 
     async def steps(pilot):
         await ready(pilot)
@@ -157,7 +157,7 @@ def test_ctrl_c_before_the_first_token_keeps_the_question(chat):
         await until(pilot, lambda: "reading 5 of 90 tokens" in screen_lines(pilot.app))
         await pilot.press("ctrl+c")
         assert "stopped before the first token" in screen_lines(pilot.app)
-        hold.go_on.set()
+        gate.opened.set()
         await pilot.press("ctrl+r")
         await settled(pilot)
         await until(pilot, lambda: texts(pilot.app) == ["hi", "Hello"])
@@ -166,8 +166,8 @@ def test_ctrl_c_before_the_first_token_keeps_the_question(chat):
 
 
 def test_ctrl_c_copies_what_is_selected_and_stops_nothing(chat):
-    hold = Hold()
-    backend = ScriptedBackend([TextDelta("Once"), hold, done("Once")])
+    gate = Gate()
+    backend = ScriptedBackend([TextDelta("Once"), gate, done("Once")])
 
     async def steps(pilot):
         await ready(pilot)
@@ -176,7 +176,7 @@ def test_ctrl_c_copies_what_is_selected_and_stops_nothing(chat):
         await pilot.press(*"abc", "shift+home", "ctrl+c")
         assert pilot.app.clipboard == "abc"
         assert pilot.app.session.is_generating
-        hold.go_on.set()
+        gate.opened.set()
         await settled(pilot)
 
     chat(backend, steps)
@@ -213,19 +213,19 @@ def test_an_error_in_the_middle_keeps_what_was_written(chat):
 
 
 def test_a_message_sent_while_an_answer_is_written_stays_in_the_prompt(chat):
-    hold = Hold()
+    gate = Gate()
 
     async def steps(pilot):
         await ready(pilot)
         await say(pilot, "one")
-        await until(pilot, hold.reached.is_set)
+        await until(pilot, gate.reached.is_set)
         await say(pilot, "two")
         await until(pilot, lambda: notices(pilot.app))
         assert pilot.app.prompt.text == "two"
-        hold.go_on.set()
+        gate.opened.set()
         await settled(pilot)
 
-    chat(ScriptedBackend([TextDelta("x"), hold, done("x")]), steps)
+    chat(ScriptedBackend([TextDelta("x"), gate, done("x")]), steps)
 
 
 def test_an_answer_without_a_word_says_so(chat):
@@ -322,10 +322,10 @@ def test_why_prompt_lookup_is_off_stands_in_the_status_line(chat):
 
 
 def test_the_end_is_followed_until_the_reader_scrolls_and_again_at_end(chat):
-    hold, more = Hold(), Hold()
+    gate, more = Gate(), Gate()
     lines = "".join(f"line {n}\n\n" for n in range(40))
     tail = [TextDelta("tail one\n\n"), more, TextDelta("tail two")]
-    backend = ScriptedBackend([TextDelta(lines), hold, *tail, done(lines)])
+    backend = ScriptedBackend([TextDelta(lines), gate, *tail, done(lines)])
 
     async def steps(pilot):
         transcript = pilot.app.query_one(Transcript)
@@ -335,12 +335,12 @@ def test_the_end_is_followed_until_the_reader_scrolls_and_again_at_end(chat):
         await pilot.press("pageup", "pageup")
         await pilot.pause()
         place = transcript.scroll_y
-        hold.go_on.set()
+        gate.opened.set()
         await until(pilot, lambda: "tail one" in pilot.app.session.answer.text)
         await pilot.pause(0.1)
         assert transcript.scroll_y == place
         await pilot.press("end")
-        more.go_on.set()
+        more.opened.set()
         await settled(pilot)
         assert transcript.scroll_y == transcript.max_scroll_y
 
@@ -380,15 +380,15 @@ def test_text_of_user_and_model_cannot_steer_the_terminal_or_the_markup(chat):
 
 
 def test_leaving_keeps_a_half_written_answer_and_exits_0(chat):
-    hold = Hold()
+    gate = Gate()
 
     async def steps(pilot):
         await ready(pilot)
         await say(pilot, "hi")
         await until(pilot, lambda: "Half" in screen_lines(pilot.app))
         await pilot.press("ctrl+q")
-        hold.go_on.set()
+        gate.opened.set()
 
-    app = chat(ScriptedBackend([TextDelta("Half", tokens=1), hold, done("never")]), steps)
+    app = chat(ScriptedBackend([TextDelta("Half", tokens=1), gate, done("never")]), steps)
     assert app.return_code == 0
     assert chat_in_file(app).last_answer.text == "Half"
