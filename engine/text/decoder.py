@@ -93,9 +93,10 @@ class WindowDecoder:
         self._ids.append(token)
         unfinished = len(self._ids) - self._released
         text = self._decode(self._ids)
-        if text.endswith("\N{REPLACEMENT CHARACTER}") and unfinished < MAX_UNFINISHED_TOKENS:
-            return ""
-        return self._release(text)
+        # A token without text, a space mark at the start for one, may change the next one's.
+        adds_none = len(text) <= len(self._decode(self._ids[: self._released]))
+        may_change = adds_none or text.endswith("\N{REPLACEMENT CHARACTER}")
+        return "" if may_change and unfinished < MAX_UNFINISHED_TOKENS else self._release(text)
 
     def finish(self) -> str:
         """Return what is still held: U+FFFD for bytes that never became a character."""

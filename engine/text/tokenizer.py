@@ -54,6 +54,7 @@ class Tokenizer:
         self.special_ids: frozenset[int] = frozenset(
             token for token, entry in added.items() if entry.special
         )
+        self._added_ids = frozenset(added)
         self.special_texts: tuple[str, ...] = tuple(
             added[token].content for token in sorted(self.special_ids)
         )
@@ -122,8 +123,6 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of some tokens; broken UTF-8 reads as U+FFFD."""
-        if self._rules is None:
-            return self._backend_decode(ids, skip_special=skip_special)
         decoder = self.decoder(skip_special=skip_special)
         return "".join([decoder.push(token) for token in ids]) + decoder.finish()
 
@@ -184,8 +183,10 @@ class Tokenizer:
             return piece
 
     def _read_piece(self, token: int) -> bytes | None:
-        text = self._backend.id_to_token(token) if 0 <= token < 2**32 else None
-        if text is None or self._rules is None:
+        text = self.token_name(token)
+        # Added text is spelt as it is, also where the vocabulary spells bytes by characters.
+        is_added = self._rules is not None and self._rules.byte_level and token in self._added_ids
+        if text is None or self._rules is None or is_added:
             return None if text is None else text.encode()
         return token_bytes(text, self._rules, self._alphabet)
 

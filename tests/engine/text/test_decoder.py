@@ -3,7 +3,9 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
+from engine.text import tokenizer as text_tokenizer
 from engine.text.decoder import MAX_UNFINISHED_TOKENS, ByteDecoder, WindowDecoder
 
 TOKENS = st.lists(st.integers(min_value=-3, max_value=460), max_size=40)
@@ -145,3 +147,41 @@ def test_a_byte_decoder_is_one_decode_of_all_bytes(pieces, leading_spaces, bare_
     for _ in range(leading_spaces - 1):
         stripped = stripped.removeprefix(" ")
     assert shown == stripped
+
+
+@pytest.fixture(scope="module")
+def other_decoder() -> Tokenizer:
+    """A decoder whose rules are not known here: byte fallback, then Metaspace."""
+    words = ["<unk>", *(f"<0x{value:02X}>" for value in range(256)), "▁", "t", "▁a", "é"]
+    backend = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return backend
+
+
+SPACES = st.lists(st.sampled_from([257, 258, 259, 260]), max_size=MAX_UNFINISHED_TOKENS)
+
+
+@SAME_FIXTURE
+@given(tokens=SPACES)
+def test_a_window_keeps_the_spaces_that_an_unknown_decoder_gives(other_decoder, tokens):
+    wrapped = text_tokenizer.Tokenizer(other_decoder, {})
+    assert "".join(pieces_of(wrapped.decoder(), tokens)) == other_decoder.decode(tokens)
+
+
+@SAME_FIXTURE
+@given(tokens=st.lists(st.integers(0, 260), max_size=30))
+def test_a_stream_of_an_unknown_decoder_is_its_one_shot_text(other_decoder, tokens):
+    wrapped = text_tokenizer.Tokenizer(other_decoder, {})
+    assert "".join(pieces_of(wrapped.decoder(), tokens)) == wrapped.decode(tokens)
+
+
+@pytest.mark.parametrize("text", ["café", "čaj", "<ä>", "plain"])
+def test_an_added_token_is_spelt_as_it_is(text):
+    backend = Tokenizer(models.BPE())
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens([AddedToken(text, normalized=False)])
+    tokenizer = text_tokenizer.Tokenizer(backend, {})
+    tokens = tokenizer.encode(text)
+    assert tokenizer.decode(tokens) == text
+    assert "".join(pieces_of(tokenizer.decoder(), tokens)) == text
+    assert tokenizer.piece_bytes(tokens[0]) == text.encode()
