@@ -14,6 +14,7 @@ from typing import Any
 import tokenizers
 
 from engine.errors import InvalidParams, ModelFileError
+from engine.text.breakers import BreakerIndex
 from engine.text.decoder import ByteDecoder, StreamDecoder, WindowDecoder
 from engine.text.fallback import load_converted
 from engine.text.literals import LiteralEncoder, token_ids
@@ -35,6 +36,7 @@ class Tokenizer:
         eos_ids: the tokenizer's own end token; a model's config may name more.
         special_ids: tokens that are marks, not text.
         special_texts: their names, in the order of their ids.
+        breakers: finds the tokens of DRY's sequence breakers.
         adds_bos: whether a text is to begin with ``bos_id``.
     """
 
@@ -71,6 +73,7 @@ class Tokenizer:
         )
         self._alphabet = byte_alphabet()
         self._pieces: dict[int, bytes | None] = {}
+        self.breakers = BreakerIndex()
 
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer":

@@ -12,6 +12,7 @@ from engine.prompt_cache.key import CacheUse
 from engine.rows import RowHooks
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
+from engine.text.breakers import breaker_ids
 from engine.text.thinking import ThinkingFilter
 from mlxcel_cli.engine_requests import token_bound
 from mlxcel_cli.sampling_options import Bias, token_biases
@@ -184,7 +185,10 @@ def _sampling(spec: GenerationSpec, model: ServedModel, defaults: Defaults) -> S
         biases = token_biases(defaults.biases, model.tokenizer.encode)
     else:
         biases = read_biases(spec.logit_bias, model)
-    return SamplingParams(**values, logit_bias=biases, logprobs=spec.logprobs)
+    params = SamplingParams(**values, logit_bias=biases, logprobs=spec.logprobs)
+    if params.has_dry:  # the engine thread then finds them looked up
+        breaker_ids(model.tokenizer, params.dry_sequence_breakers)
+    return params
 
 
 def _refuse_long(name: str, texts: Sequence[str]) -> None:
