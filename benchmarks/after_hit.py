@@ -11,8 +11,8 @@ import time
 
 import platformdirs
 
+from benchmarks.starter_weights import starter_weights
 from benchmarks.tables import head, note, row, spread
-from benchmarks.variants import starter_variants
 from engine.engine import Engine
 from engine.events import Delta
 from engine.models.load import LoadOptions, WeightForm, load
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=48)
     asked = parser.parse_args()
     prepare_blas(platformdirs.user_cache_path("mlxcel-benchmarks"), None, None)
-    engine = Engine(load(starter_variants().dense, LoadOptions(form=WeightForm.DENSE)))
+    engine = Engine(load(starter_weights().dense, LoadOptions(form=WeightForm.DENSE)))
     scheduler = BatchScheduler(engine, SchedulerSettings(prompt_cache=CacheLimits()))
     chance = random.Random(1)
     head("Decoding, tokens/s", "pair", "prompt read", "prompt cached", "cached over read")

@@ -21,7 +21,7 @@ from typing import Any
 import mlx.core as mx
 import platformdirs
 
-from benchmarks.variants import starter_variants
+from benchmarks.starter_weights import starter_weights
 from engine.engine import Engine
 from engine.models.cpu_forms import stock_forms
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
@@ -81,8 +81,8 @@ class Ours:
     def _admit(self, params: SequenceParams) -> int:
         seq = self.engine.open(params)
         first = None
-        for piece in plan_prefill(prompt_tokens=len(params.prompt_ids)):
-            first = self.engine.prefill(seq, piece).first
+        for chunk in plan_prefill(prompt_tokens=len(params.prompt_ids)):
+            first = self.engine.prefill(seq, chunk).first
         assert first is not None
         if first.is_final:
             self.engine.close(seq)
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("steady", "mixed", "churn", "rows"))
     options = parser.parse_args()
     report = prepare_blas(platformdirs.user_cache_path("mlxcel-benchmarks"), None, None)
-    folder: Path = starter_variants().dense
+    folder: Path = starter_weights().dense
     loaded = load(folder, LoadOptions(form=WeightForm.DENSE))
     print(f"BLAS: {report.route}, {report.threads} threads\n")
     print("| part | mlxcel tok/s | BatchGenerator tok/s | ratio |\n|---|--:|--:|--:|")

@@ -5,7 +5,7 @@
     python -m benchmarks.generate --smoke          # one short pair, for make check-gpu
 
 Modes
-    same-weights   dense float32 and the same BLAS on both sides, and a null arm (mlxcel twice)
+    same-weights   dense float32 and the same BLAS on both sides, and a null run (mlxcel twice)
     as-installed   mlx-lm as pip installs it, on the 4-bit starter with float32 scales
     start          process start to the first token of a 16-token prompt
     host           thread CPU time of a decode step on a 30-layer, hidden-64 random llama
@@ -20,22 +20,22 @@ from pathlib import Path
 
 from benchmarks.host_work import host_table
 from benchmarks.process import Figures, medians, run
-from benchmarks.variants import Variants, starter_variants
+from benchmarks.starter_weights import StarterWeights, starter_weights
 
 PROMPT = (
     "The history of the lighthouse begins with fires built on hilltops. Later they were placed on "
     "platforms so that ships could see them from further away, and the towers grew with the ports. "
 )
-Arm = Callable[[], Figures]
+Variant = Callable[[], Figures]
 
 
-class Arms:
+class Commands:
     """Commands for one prompt length and answer length."""
 
-    def __init__(self, variants: Variants, folder: Path, prompt_tokens: int, new: int) -> None:
+    def __init__(self, weights: StarterWeights, folder: Path, prompt_tokens: int, new: int) -> None:
         from engine.text.tokenizer import Tokenizer
 
-        tokenizer = Tokenizer.from_folder(variants.starter)
+        tokenizer = Tokenizer.from_folder(weights.starter)
         ids = tokenizer.encode(PROMPT * 40)[:prompt_tokens]
         self._text = tokenizer.decode(ids)
         ids = list(tokenizer.encode(self._text))
@@ -44,11 +44,11 @@ class Arms:
         self._ids_file.write_text(json.dumps(ids))
         self._cache = folder.parent
         self._new = str(new)
-        self._variants = variants
+        self._weights = weights
 
     def mlxcel(self, *options: str, model: Path | None = None) -> Figures:
         """`mlxcel generate`."""
-        model = model or self._variants.starter
+        model = model or self._weights.starter
         flags = ["--raw", "--json", "--ignore-eos", "-n", self._new, "-m", str(model), *options]
         command = [sys.executable, "-m", "mlxcel_cli", "generate", *flags, "-p", self._text]
         return run(command)
@@ -69,21 +69,21 @@ class Arms:
         )
 
 
-def interleaved(arms: dict[str, Arm], pairs: int) -> dict[str, list[Figures]]:
-    """Each arm ``pairs`` times in turn, after one uncounted round."""
-    runs: dict[str, list[Figures]] = {name: [] for name in arms}
+def interleaved(variants: dict[str, Variant], pairs: int) -> dict[str, list[Figures]]:
+    """Each variant ``pairs`` times in turn, after one uncounted round."""
+    runs: dict[str, list[Figures]] = {name: [] for name in variants}
     for turn in range(pairs + 1):
-        for name, arm in arms.items():
-            figures = arm()
+        for name, variant in variants.items():
+            figures = variant()
             if turn:
                 runs[name].append(figures)
     return runs
 
 
 def report(title: str, runs: dict[str, list[Figures]]) -> None:
-    """A table of medians, and each arm over the last one, pair by pair."""
+    """A table of medians, and each variant over the last one, pair by pair."""
     print(f"\n## {title}\n")
-    print("| arm | prefill tok/s | decode tok/s | first token s | peak MiB |")
+    print("| variant | prefill tok/s | decode tok/s | first token s | peak MiB |")
     print("|---|--:|--:|--:|--:|")
     for name, figures in runs.items():
         m = medians(figures)
@@ -119,49 +119,53 @@ def main() -> None:
         print(host_table(steps=20 if options.smoke else 150))
     if options.only == "host":
         return
-    variants = starter_variants()
-    home = variants.starter.parent
+    weights = starter_weights()
+    home = weights.starter.parent
     with tempfile.TemporaryDirectory(dir=home.parent) as folder:
         pairs = 1 if options.smoke else options.pairs
-        long = Arms(variants, Path(folder), 256, 16 if options.smoke else 128)
+        long = Commands(weights, Path(folder), 256, 16 if options.smoke else 128)
         if options.only in (None, "same-weights"):
-            report("Same dense float32 weights and BLAS", same_weights(long, variants, pairs))
+            report("Same dense float32 weights and BLAS", same_weights(long, weights, pairs))
         if options.only in (None, "as-installed") and not options.smoke:
-            report("mlx-lm as pip installs it, 4-bit", as_installed(long, variants, pairs))
+            report("mlx-lm as pip installs it, 4-bit", as_installed(long, weights, pairs))
         if options.only in (None, "start") and not options.smoke:
-            short = Arms(variants, Path(folder), 16, 2)
-            report("Process start to first token, 16-token prompt", start(short, variants, pairs))
+            short = Commands(weights, Path(folder), 16, 2)
+            report("Process start to first token, 16-token prompt", start(short, weights, pairs))
 
 
-def same_weights(arms: Arms, variants: Variants, pairs: int) -> dict[str, list[Figures]]:
+def same_weights(
+    commands: Commands, weights: StarterWeights, pairs: int
+) -> dict[str, list[Figures]]:
     """Equal terms, and mlxcel twice as the noise floor."""
     return interleaved(
         {
-            "mlxcel": lambda: arms.mlxcel(model=variants.dense),
-            "mlxcel (null arm)": lambda: arms.mlxcel(model=variants.dense),
-            "mlx-lm": lambda: arms.mlx_lm(variants.dense, same_blas=True),
+            "mlxcel": lambda: commands.mlxcel(model=weights.dense),
+            "mlxcel (null run)": lambda: commands.mlxcel(model=weights.dense),
+            "mlx-lm": lambda: commands.mlx_lm(weights.dense, same_blas=True),
         },
         pairs,
     )
 
 
-def as_installed(arms: Arms, variants: Variants, pairs: int) -> dict[str, list[Figures]]:
+def as_installed(
+    commands: Commands, weights: StarterWeights, pairs: int
+) -> dict[str, list[Figures]]:
     """What a user of each gets from the 4-bit starter."""
     return interleaved(
         {
-            "mlxcel": arms.mlxcel,
-            "mlx-lm": lambda: arms.mlx_lm(variants.four_bit, same_blas=False),
+            "mlxcel": commands.mlxcel,
+            "mlx-lm": lambda: commands.mlx_lm(weights.four_bit, same_blas=False),
         },
         pairs,
     )
 
 
-def start(arms: Arms, variants: Variants, pairs: int) -> dict[str, list[Figures]]:
+def start(commands: Commands, weights: StarterWeights, pairs: int) -> dict[str, list[Figures]]:
     """Time to the first token with everything in the disk cache."""
     return interleaved(
         {
-            "mlxcel": lambda: arms.mlxcel(model=variants.dense),
-            "mlx-lm": lambda: arms.mlx_lm(variants.dense, same_blas=True),
+            "mlxcel": lambda: commands.mlxcel(model=weights.dense),
+            "mlx-lm": lambda: commands.mlx_lm(weights.dense, same_blas=True),
         },
         pairs,
     )

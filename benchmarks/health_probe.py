@@ -17,12 +17,12 @@ PAUSE_S = 0.05
 
 def main() -> None:
     """Ask on one kept connection until the time is over."""
-    told = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: told.set())
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     connection = http.client.HTTPConnection(sys.argv[1], timeout=60)
     end = time.monotonic() + float(sys.argv[2])
     taken = []
-    while time.monotonic() < end and not told.wait(PAUSE_S):
+    while time.monotonic() < end and not stopped.wait(PAUSE_S):
         started = time.perf_counter()
         connection.request("GET", "/health")
         connection.getresponse().read()

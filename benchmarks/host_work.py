@@ -22,9 +22,9 @@ PROMPT = tuple(range(20))
 
 
 def host_table(*, steps: int = 150, rounds: int = 5) -> str:
-    """A Markdown table of medians, the arms interleaved."""
+    """A Markdown table of medians, interleaved."""
     model = tiny_model("llama", num_hidden_layers=30)
-    arms: dict[str, Callable[[], float]] = {
+    variants: dict[str, Callable[[], float]] = {
         "mlxcel, B = 1": lambda: engine_step(model, 1, steps),
         "mlx-lm generate_step, B = 1": lambda: generate_step(model, steps),
         "mlxcel, B = 4": lambda: engine_step(model, 4, steps),
@@ -35,17 +35,17 @@ def host_table(*, steps: int = 150, rounds: int = 5) -> str:
         "prototype of a fixed-capacity step, B = 1": lambda: _prototype(model, steps),
         "the same, compiled": lambda: _prototype(model, steps, compiled=True),
     }
-    figures: dict[str, list[float]] = {name: [] for name in arms}
+    figures: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(rounds):
-        order = list(arms.items())
-        for name, arm in order[turn % len(order) :] + order[: turn % len(order)]:
+        order = list(variants.items())
+        for name, variant in order[turn % len(order) :] + order[: turn % len(order)]:
             # Each side as it runs on a CPU: ours leaves mx.compile out, mlx-lm keeps it.
             (mx.enable_compile if "mlx-lm" in name or "compiled" in name else mx.disable_compile)()
-            figures[name].append(arm())
+            figures[name].append(variant())
     mx.disable_compile()
     lines = [
         "\n## Host work per decode step (thread CPU ms)\n",
-        "| arm | median | least |",
+        "| variant | median | least |",
         "|---|--:|--:|",
     ]
     lines += [f"| {name} | {median(of):.2f} | {min(of):.2f} |" for name, of in figures.items()]
@@ -59,8 +59,8 @@ def engine_step(model: Any, rows: int, steps: int, **sampling: Any) -> float:
     for _ in range(rows):
         params = SamplingParams(**sampling)
         seq = engine.open(SequenceParams(PROMPT, max_tokens=steps + 20, sampling=params))
-        for piece in plan_prefill(prompt_tokens=len(PROMPT)):
-            engine.prefill(seq, piece)
+        for chunk in plan_prefill(prompt_tokens=len(PROMPT)):
+            engine.prefill(seq, chunk)
         seqs.append(seq)
     spent = []
     ticket = engine.submit(seqs)

@@ -119,7 +119,7 @@ def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> 
 
 
 def over_peer(summaries: list[VariantSummary], runs: list[VariantRun]) -> Iterator[str]:
-    """Each variant's median ratio to the mlx-lm run beside it, on the tasks that copy."""
+    """Each variant's median ratio to mlx-lm of the same repetition, on the tasks that copy."""
     rates = {(one.task, one.variant, one.repetition): one.per_second for one in runs}
     for one in summaries:
         if one.copies and one.variant != PEER:

@@ -51,12 +51,12 @@ PROMPTS = {
     "list, bullets": "- red\n- green\n- blue\n- red\n- green\n- ",
     "table": f"{ROWS}\nThe same table, sorted by age:\n\n| name | age |\n|---|---|\n",
     "prose, story": "Once upon a time, in a village by the sea, there lived a",
-    "prose, letter": "Dear Mr. Holm,\n\nThank you for your letter of 3 March. I am sorry to",
+    "prose, reply": "Dear Mr. Holm,\n\nThank you for your letter of 3 March. I am sorry to",
     "prose, facts": "Water boils at 100 degrees Celsius. At higher altitudes, water boils at",
     "CJK, copy": CJK * 2 + "今日は",
     "CJK, mixed": "北京 (Beijing), 上海 (Shanghai), 广州 (Guangzhou), 北京 (Beijing), 上海 (",
     "emoji, copy": EMOJI * 2 + "🌊 waves, 🌲",
-    "emoji, go on": "😀 = happy, 😢 = sad, 😡 = angry, 😀 = happy, 😢 =",
+    "emoji, more": "😀 = happy, 😢 = sad, 😡 = angry, 😀 = happy, 😢 =",
 }  # fmt: skip
 
 PENALTIES = {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.1}
@@ -88,11 +88,11 @@ class Comparison:
     @property
     def line(self) -> str:
         """For people."""
-        told = f"{self.prompt}, {self.sampler}: {self.tokens} tokens, {self.stats.accepted} of "
-        told += f"{self.stats.proposed} drafted ones right"
+        line = f"{self.prompt}, {self.sampler}: {self.tokens} tokens, {self.stats.accepted} of "
+        line += f"{self.stats.proposed} drafted ones right"
         if self.differs_at is None:
-            return told
-        return f"{told}; DIFFERS at {self.differs_at}, gap {self.gap:.2e} logits"
+            return line
+        return f"{line}; DIFFERS at {self.differs_at}, gap {self.gap:.2e} logits"
 
 
 def compare(
@@ -126,8 +126,8 @@ def decode(
     seq = engine.open(params)
     try:
         outcomes: list[StepOutcome] = []
-        for piece in plan_prefill(prompt_tokens=len(params.prompt_ids)):
-            first = engine.prefill(seq, piece).first
+        for chunk in plan_prefill(prompt_tokens=len(params.prompt_ids)):
+            first = engine.prefill(seq, chunk).first
             if first is not None:
                 outcomes.append(first)
         if not outcomes[0].is_final:

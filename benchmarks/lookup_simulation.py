@@ -110,7 +110,7 @@ def built_in_tasks(encode: Callable[[str], tuple[int, ...]]) -> Iterator[Task]:
 
 
 def word_encoder() -> Callable[[str], tuple[int, ...]]:
-    """Word pieces of at most five letters, punctuation and white space as tokens."""
+    """Word pieces of at most five characters, punctuation and white space as tokens."""
     ids: dict[str, int] = defaultdict(lambda: len(ids))
     pieces = re.compile(r" ?[A-Za-z]{1,5}| ?\d{1,2}|\n *| {2,}|.")
     return lambda text: tuple(ids[piece] for piece in pieces.findall(text))

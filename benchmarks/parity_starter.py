@@ -75,10 +75,10 @@ def main() -> int:
         print(json.dumps([asdict(one) for one in done]))
         return len(differing)
     for one in done:
-        told = "same" if one.same_text else f"OURS {one.ours!r} THEIRS {one.theirs!r}"
+        text = "same" if one.same_text else f"OURS {one.ours!r} THEIRS {one.theirs!r}"
         bits = {None: "", True: ", logits to the bit", False: ", LOGITS DIFFER"}[one.same_logits]
         print(
-            f"{one.tokens:4} tokens after {one.prompt_tokens:4}: {one.prompt[:32]!r}: {told}{bits}"
+            f"{one.tokens:4} tokens after {one.prompt_tokens:4}: {one.prompt[:32]!r}: {text}{bits}"
         )
     seconds = time.perf_counter() - started
     print(f"{len(done) - len(differing)} of {len(done)} the same in {seconds:.0f} s")
@@ -173,8 +173,8 @@ def same_logits(loaded: Any, ids: tuple[int, ...], steps: int) -> bool:
     watched = Watched(loaded.model)
     engine = Engine(replace(loaded, model=watched, eos_ids=frozenset()))
     seq = engine.open(SequenceParams(ids, max_tokens=steps))
-    for piece in plan_prefill(prompt_tokens=len(ids), chunk_tokens=CHUNK_TOKENS):
-        engine.prefill(seq, piece)
+    for chunk in plan_prefill(prompt_tokens=len(ids), chunk_tokens=CHUNK_TOKENS):
+        engine.prefill(seq, chunk)
     while engine.wants_step(seq):
         engine.step([seq])
     tokens, judged = reference_logits(loaded.model, ids, steps, chunk_tokens=CHUNK_TOKENS)

@@ -37,8 +37,8 @@ def main() -> None:
         at = [(time.perf_counter(), e.tokens) for e in events if isinstance(e, TextDelta)]
         tokens = at[-1][1] - at[0][1]
         gaps = [later[0] - sooner[0] for sooner, later in pairwise(at)]
-        told = {"per_second": tokens / (at[-1][0] - at[0][0]), "gaps_s": gaps}
-        print(json.dumps(told), flush=True)
+        figures = {"per_second": tokens / (at[-1][0] - at[0][0]), "gaps_s": gaps}
+        print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

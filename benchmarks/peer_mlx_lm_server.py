@@ -2,7 +2,7 @@
 
     python -m benchmarks.peer_mlx_lm_server CACHE --model FOLDER --port PORT [its own flags]
 
-Beside the BLAS two things differ from the command: no token ends an answer (mlx-lm has no
+Apart from the BLAS two things differ from the command: no token ends an answer (mlx-lm has no
 ``ignore_eos``), and its listen backlog of 5 is raised, so that sixteen clients can connect at once.
 """
 

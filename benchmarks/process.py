@@ -1,4 +1,4 @@
-"""Runs one arm of a comparison as a process of its own and takes its figures."""
+"""Runs one variant of a comparison as a process of its own and takes its figures."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run of one arm."""
+    """One run of one variant."""
 
     first_token_s: float
     """From the start of the process to its first token."""
@@ -49,7 +49,7 @@ def run(command: list[str], env: dict[str, str] | None = None) -> Figures:
             errors.seek(0)
             raise RuntimeError(f"{command} failed ({child.returncode}): {errors.read()[-2000:]}")
     last = json.loads(lines[-1])
-    # Our --json prints each piece as it comes; the peer notes the time and prints at the end.
+    # Our --json prints each delta as it comes; the peer notes the time and prints at the end.
     timings: dict[str, Any] = last.get("timings", last)
     return Figures(
         first_token_s=last.get("first_at", first_line) - started,

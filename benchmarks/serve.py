@@ -7,7 +7,7 @@
 Parts
     throughput   aggregate tokens/s at concurrency 1, 4, 8, 16
     first-token  TTFT of a short request while 4 others decode, and with a long prompt in prefill
-    single       one served stream against our own engine, with a null arm
+    single       one served stream against our own engine, with a null run
     loop         event-loop lag under 64 streams, and what a token costs the loop
     lookup       prompt lookup off and on, at concurrency 1, 2, 4, 8
     second-turn  a second turn, warm and cold, and decoding after a hit
@@ -25,8 +25,8 @@ from typing import Any
 from benchmarks import serve_conversations, serve_latency, serve_memory, serve_speed
 from benchmarks.serve_speed import Plan
 from benchmarks.server_process import THREADS, end_children_on_signals, environment
+from benchmarks.starter_weights import starter_weights
 from benchmarks.tables import note
-from benchmarks.variants import starter_variants
 
 PARTS: dict[str, Callable[[Plan], Coroutine[Any, Any, None]]] = {
     "throughput": serve_speed.throughput,
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=PARTS, action="append", help="may be given several times")
     parser.add_argument(
-        "--rounds", type=int, default=3, help="of each arm; turns of conversations (default: 3)"
+        "--rounds", type=int, default=3, help="of each variant; turns of conversations (default: 3)"
     )
     parser.add_argument("--new-tokens", type=int, default=64, help="of an answer (default: 64)")
     parser.add_argument(
@@ -66,13 +66,13 @@ def main() -> None:
     parser.add_argument(
         "--lookup-flags",
         default="",
-        help='of the arm that drafts, as "--prompt-lookup-max-batch 8"',
+        help='of the variant that drafts, as "--prompt-lookup-max-batch 8"',
     )
     options = parser.parse_args()
     end_children_on_signals()
     threads = environment()[THREADS]
     print(f"BLAS threads of each server: {threads}", flush=True)
-    model = starter_variants().dense
+    model = starter_weights().dense
     styles = [options.prompt_style] if options.prompt_style else ["plain", "copy"]
     for name in options.only or PARTS:
         for style in styles if name == "lookup" else styles[:1]:

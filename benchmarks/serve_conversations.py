@@ -44,7 +44,7 @@ async def conversations(plan: Plan) -> None:
                 watch.look()
                 run.show(watch)
             watching.cancel()
-    watch.tell(bound)
+    watch.report(bound)
 
 
 class _Conversation:
@@ -72,7 +72,7 @@ class _Run:
 
     def _begun(self) -> _Conversation:
         first = self._texts.of(self._first)
-        return _Conversation([{"role": "user", "content": f"Read this:{first}. Go on."}])
+        return _Conversation([{"role": "user", "content": f"Read this:{first}. Continue."}])
 
     def parts(self) -> list[list[_Conversation]]:
         """Whose turn it is, in as many parts as there are turns; every order is as likely."""
@@ -144,7 +144,7 @@ class _Watch:
             await asyncio.sleep(SAMPLE_S)
             self.look()
 
-    def tell(self, bound: int) -> None:
+    def report(self, bound: int) -> None:
         """What it came to."""
         stats = self._stats
         note(

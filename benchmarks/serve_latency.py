@@ -1,4 +1,4 @@
-"""Times: the first token of a short request beside others, and how late the event loop runs."""
+"""Times the first token of a short request while others decode, and the event loop's lag."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class FirstTokens:
     gaps: list[float]
     """Between two tokens of one of the others."""
     busy: list[float]
-    """To the first token of a short request beside the others."""
+    """To the first token of a short request while the others decode."""
 
     @property
     def tick(self) -> float:
@@ -69,16 +69,16 @@ async def first_token(plan: Plan) -> None:
         server_process.mlx_lm(plan.model, *peer_flags(plan, slots)) as other,
     ):
         async with ours(mine) as client, theirs(other) as peer:
-            for parked in (False, True):
+            for prefilling in (False, True):
                 what = (
                     f"{plan.prompt_tokens or LONG_PROMPT}-token prompt in prefill"
-                    if parked
+                    if prefilling
                     else "decode only"
                 )
                 found = [FirstTokens([], [], []) for _ in (peer, client)]
                 for turn in range(plan.rounds):
                     for one, times in zip((peer, client), found, strict=True):
-                        times.add(await _measured(plan, one, turn, parked=parked))
+                        times.add(await _measured(plan, one, turn, prefilling=prefilling))
                 theirs_ms = median(found[0].busy)
                 for one, times in zip((peer, client), found, strict=True):
                     middle = median(times.busy)
@@ -89,9 +89,9 @@ async def first_token(plan: Plan) -> None:
                     )  # fmt: skip
 
 
-async def _measured(plan: Plan, client: Client, turn: int, *, parked: bool) -> FirstTokens:
+async def _measured(plan: Plan, client: Client, turn: int, *, prefilling: bool) -> FirstTokens:
     """One round; both servers get the same requests with the same random pauses."""
-    seed = 2 * turn + parked
+    seed = 2 * turn + prefilling
     texts, chance = Texts(plan.model, seed), random.Random(seed)
     idle = [await _probe(client, texts) for _ in range(PROBES + 1)][1:]
     async with running(client, [texts.of(32) for _ in range(OTHERS)], 3000) as others:
@@ -102,8 +102,8 @@ async def _measured(plan: Plan, client: Client, turn: int, *, parked: bool) -> F
             for reply, start in zip(others, begun, strict=True)
             for gap in reply.gaps_s[start:]
         ]
-        if parked:
-            busy = await _beside_long_prompt(
+        if prefilling:
+            busy = await _during_long_prompt(
                 client, texts, chance, (PROBES, plan.prompt_tokens or LONG_PROMPT)
             )
         else:
@@ -115,10 +115,10 @@ async def _measured(plan: Plan, client: Client, turn: int, *, parked: bool) -> F
     return FirstTokens(idle, gaps, busy)
 
 
-async def _beside_long_prompt(
+async def _during_long_prompt(
     client: Client, texts: Texts, chance: random.Random, counts: tuple[int, int]
 ) -> list[float]:
-    """Times beside prefills of a long prompt (``counts``: probes, its tokens).
+    """Times during prefills of a long prompt (``counts``: probes, its tokens).
 
     Only probes that were sent while it was being read count.
     """

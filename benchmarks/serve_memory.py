@@ -1,4 +1,4 @@
-"""What the server remembers and drafts: second turns, and prompt lookup off and on."""
+"""What the server caches and drafts: second turns, and prompt lookup off and on."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ LOOKUP_WIDTHS = (1, 2, 4, 8)
 
 
 async def second_turn(plan: Plan) -> None:
-    """TTFT of a second turn, its first remembered or never seen, and decoding after both."""
+    """TTFT of a second turn, its first cached or never seen, and decoding after both."""
     new = 2 * plan.new_tokens
     tokens = plan.prompt_tokens or CONVERSATION_TOKENS
     turns: dict[str, list[_Turn]] = {"mlxcel": [], "mlx-lm": []}
@@ -95,7 +95,7 @@ async def lookup(plan: Plan) -> None:
     style = plan.prompt_style
     head(
         f"Prompt lookup in the server, {style} prompts, {2 * plan.new_tokens} new tokens, greedy",
-        "concurrency", "off (tok/s)", "off, null arm", "on", "null over off", "on over off",
+        "concurrency", "off (tok/s)", "off, null run", "on", "null over off", "on over off",
         "drafted", "accepted", "equal replies",
     )  # fmt: skip
     if plan.prompt_tokens:
@@ -115,19 +115,19 @@ async def lookup(plan: Plan) -> None:
 
 
 async def _lookup_row(plan: Plan, width: int, off: Client, on: Client) -> None:
-    arms = {"off": off, "null": off, "on": on}
+    variants = {"off": off, "null": off, "on": on}
     before = Texts(plan.model).of(plan.prompt_tokens) if plan.prompt_tokens else ""
     prompts = style_prompts(plan.prompt_style, 2 * width)
     asks = [(before + text, 2 * plan.new_tokens) for text in prompts]
-    rates: dict[str, list[float]] = {name: [] for name in arms}
+    rates: dict[str, list[float]] = {name: [] for name in variants}
     texts: dict[str, list[str]] = {}
     drafted = accepted = 0
     for client in (off, on):  # uncounted; "on" measures its widths
         await closed_loop(client, asks[:width], width)
     for turn in range(plan.rounds):
-        names = list(arms)
+        names = list(variants)
         for name in names[turn % 3 :] + names[: turn % 3]:
-            seconds, replies = await closed_loop(arms[name], asks, width)
+            seconds, replies = await closed_loop(variants[name], asks, width)
             decoded = sum(reply.per_second for reply in replies) * width / len(replies)
             whole = sum(reply.tokens for reply in replies) / seconds
             rates[name].append(decoded if before else whole)
@@ -137,7 +137,7 @@ async def _lookup_row(plan: Plan, width: int, off: Client, on: Client) -> None:
                 accepted += sum(int(reply.timings.get("draft_n_accepted", 0)) for reply in replies)
     equal = sum(a == b for a, b in zip(texts["off"], texts["on"], strict=True))
     row(
-        str(width), *(median(rates[name]) for name in arms), _over(rates["null"], rates["off"]),
+        str(width), *(median(rates[name]) for name in variants), _over(rates["null"], rates["off"]),
         _over(rates["on"], rates["off"]), str(drafted), str(accepted), f"{equal} of {len(asks)}",
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ WIDTHS = (1, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every part is told."""
+    """What every part is given."""
 
     model: Path
     """Dense float32 weights."""
@@ -89,7 +89,7 @@ async def single(plan: Plan) -> None:
     between two tokens shows what is left.
     """
     new = 2 * plan.new_tokens
-    names = ("served", "engine, null arm", "engine")
+    names = ("served", "engine, null run", "engine")
     orders = list(permutations(names))
     figures: dict[str, list[float]] = {name: [] for name in names}
     gaps: dict[str, list[float]] = {name: [] for name in names}
@@ -108,7 +108,7 @@ async def single(plan: Plan) -> None:
                     gaps[name] += between
     head(
         f"One stream, 64-token prompts, {new} new",
-        "arm", "tokens/s", "over the engine", "ms between tokens, p50", "the engine's over it",
+        "variant", "tokens/s", "over the engine", "ms between tokens, p50", "the engine's over it",
     )  # fmt: skip
     middle = {name: median(found) * 1e3 for name, found in gaps.items()}
     for name in names:
@@ -142,5 +142,5 @@ def _ask_engine(
     line = engine.stdout.readline()
     if not line:
         raise RuntimeError("the engine's process ended")
-    told = json.loads(line)
-    return float(told["per_second"]), [float(gap) for gap in told["gaps_s"]]
+    figures = json.loads(line)
+    return float(figures["per_second"]), [float(gap) for gap in figures["gaps_s"]]

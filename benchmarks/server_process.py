@@ -63,7 +63,7 @@ def mlx_lm(model: Path, *flags: str) -> Iterator[Server]:
 
 
 def environment() -> dict[str, str]:
-    """This process's, with one number of BLAS threads for every arm, whatever the load."""
+    """This process's, with one number of BLAS threads for every variant, whatever the load."""
     from engine.runtime.threads import blas_threads
 
     kept = {name: text for name, text in os.environ.items() if not name.startswith("MLXCEL_")}

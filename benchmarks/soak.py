@@ -23,8 +23,8 @@ import psutil
 from benchmarks import server_process
 from benchmarks.server_process import Server
 from benchmarks.soak_answers import Known, Verdict, known_answers
+from benchmarks.starter_weights import starter_weights
 from benchmarks.tables import head, note, row
-from benchmarks.variants import starter_variants
 
 SAMPLE_S = 5
 PATIENCE_S = 300
@@ -87,7 +87,7 @@ class Soak:
         body = known.greedy_body(length, stream=chance.random() < 0.5)
         text = await self._text(body)
         if text is not None:
-            self._note("greedy", known.judge(text, length))
+            self._note("greedy", known.compare(text, length))
 
     async def _seeded(self, chance: random.Random) -> None:
         known = chance.choice(self._known)
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--serve-flags", default="", help="more flags of mlxcel serve")
     options = parser.parse_args()
     server_process.end_children_on_signals()
-    model: Path = starter_variants().dense
+    model: Path = starter_weights().dense
     flags = ["--parallel", str(options.parallel), "--prompt-cache-bytes", str(CACHE_BYTES)]
     with server_process.mlxcel(model, *flags, *options.serve_flags.split()) as server:
         clean = asyncio.run(soak(server, options.minutes, options.clients, options.prompts))

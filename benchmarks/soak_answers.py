@@ -14,7 +14,7 @@ MAX_TOKENS = (8, 24, 48, 64)
 
 _SUBJECTS = (
     "the sea", "a lighthouse", "bread", "the moon", "an old bridge", "rain in the city",
-    "a violin", "the first train", "a garden in spring", "glass", "a letter", "winter",
+    "a violin", "the first train", "a garden in spring", "glass", "a map", "winter",
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class Known:
         """A request whose answer is the seeded one."""
         return _seeded_body(self.prompt, self.max_tokens, stream=stream)
 
-    def judge(self, text: str, length: int) -> Verdict:
+    def compare(self, text: str, length: int) -> Verdict:
         """Compare the answer of at most ``length`` tokens with the one alone."""
         expected = "".join(self.tokens[:length])
         if text == expected:

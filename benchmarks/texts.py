@@ -42,7 +42,7 @@ class Texts:
         """A first turn of about that many tokens, unlike any other from its first word on."""
         return [
             {"role": "system", "content": f"Notes{self.of(6)}."},
-            {"role": "user", "content": f"Read this:{self.of(tokens - 30)}. Go on."},
+            {"role": "user", "content": f"Read this:{self.of(tokens - 30)}. Continue."},
         ]
 
 

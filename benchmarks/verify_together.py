@@ -1,11 +1,11 @@
-"""Drafts of several rows: verified one by one or in one padded forward, beside a plain step.
+"""Drafts of several rows: verified one by one or in one padded forward, and a plain step.
 
     python -m benchmarks.verify_together                       # about three minutes on two cores
     python -m benchmarks.verify_together --rows 2 --widths 4
 
 Rows of different lengths on the starter as dense float32, greedy. Width is the newest token and the
 draft behind it. Drafts are wrong, so that each row grows by one token whichever way it is done; a
-right one costs the same forward. The arms of a repetition follow one another, and the order turns.
+right one costs the same forward. The variants of a repetition follow one another in turning order.
 
     step            one plain step of all rows, not pipelined
     one by one      each row with a draft, one forward a row
@@ -22,8 +22,8 @@ from statistics import median
 
 import platformdirs
 
+from benchmarks.starter_weights import starter_weights
 from benchmarks.tables import head, note, row
-from benchmarks.variants import starter_variants
 from engine.engine import Engine
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.outcome import SeqId
@@ -33,7 +33,7 @@ from engine.runtime.blas import prepare_blas
 
 ROWS = (2, 4, 8)
 WIDTHS = (2, 4, 8)
-ARMS = ("step", "one by one", "together", "mixed, apart", "mixed, together")
+VARIANTS = ("step", "one by one", "together", "mixed, apart", "mixed, together")
 PROMPT_TOKENS = 64
 RAGGED_TOKENS = 9
 """Tokens by which each prompt is longer than the one before."""
@@ -47,12 +47,12 @@ def opened(engine: Engine, rows: int) -> list[SeqId]:
         tokens = PROMPT_TOKENS + RAGGED_TOKENS * at
         ids = tuple(chance.randrange(1000, 40000) for _ in range(tokens))
         seqs.append(engine.open(SequenceParams(ids, max_tokens=1000, ignore_eos=True)))
-        for piece in plan_prefill(prompt_tokens=tokens):
-            engine.prefill(seqs[-1], piece)
+        for chunk in plan_prefill(prompt_tokens=tokens):
+            engine.prefill(seqs[-1], chunk)
     return seqs
 
 
-def arms(engine: Engine, seqs: Sequence[SeqId], width: int) -> dict[str, Callable[[], None]]:
+def variants(engine: Engine, seqs: Sequence[SeqId], width: int) -> dict[str, Callable[[], None]]:
     """What is timed."""
     chance = random.Random(width)
     drafts = {seq: [chance.randrange(1000, 40000) for _ in range(width - 1)] for seq in seqs}
@@ -78,21 +78,21 @@ def arms(engine: Engine, seqs: Sequence[SeqId], width: int) -> dict[str, Callabl
 
 
 def measured(engine: Engine, rows: int, width: int, repetitions: int) -> dict[str, float]:
-    """Median milliseconds of each arm."""
+    """Median milliseconds of each variant."""
     seqs = opened(engine, rows)
-    work = arms(engine, seqs, width)
-    for arm in ARMS:
-        work[arm]()
-    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    work = variants(engine, seqs, width)
+    for variant in VARIANTS:
+        work[variant]()
+    times: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
     for repetition in range(repetitions):
-        turn = repetition % len(ARMS)
-        for arm in (*ARMS[turn:], *ARMS[:turn]):
+        turn = repetition % len(VARIANTS)
+        for variant in (*VARIANTS[turn:], *VARIANTS[:turn]):
             started = time.perf_counter()
-            work[arm]()
-            times[arm].append((time.perf_counter() - started) * 1e3)
+            work[variant]()
+            times[variant].append((time.perf_counter() - started) * 1e3)
     for seq in seqs:
         engine.close(seq)
-    return {arm: median(spent) for arm, spent in times.items()}
+    return {variant: median(spent) for variant, spent in times.items()}
 
 
 def compare(loaded: LoadedModel, rows: Sequence[int], widths: Sequence[int], times: int) -> None:
@@ -100,17 +100,17 @@ def compare(loaded: LoadedModel, rows: Sequence[int], widths: Sequence[int], tim
     engine = Engine(loaded)
     assert engine.verifies_together
     ratios = ("together / one by one", "mixed: together / apart")
-    head("Verifying drafts (ms)", "rows, width", *ARMS, *ratios)
+    head("Verifying drafts (ms)", "rows, width", *VARIANTS, *ratios)
     for count in rows:
         for width in widths:
             ms = measured(engine, count, width, times)
             row(
                 f"{count}, {width}",
-                *(ms[arm] for arm in ARMS),
+                *(ms[variant] for variant in VARIANTS),
                 ms["together"] / ms["one by one"],
                 ms["mixed, together"] / ms["mixed, apart"],
             )
-    note(f"Medians of {times}; arms interleaved, in turning order.")
+    note(f"Medians of {times}; variants interleaved, in turning order.")
 
 
 def _done(outcomes: Sequence[object]) -> None:
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     options = parser.parse_args()
     report = prepare_blas(platformdirs.user_cache_path("mlxcel-benchmarks"), None, None)
-    loaded = load(starter_variants().dense, LoadOptions(form=WeightForm.DENSE))
+    loaded = load(starter_weights().dense, LoadOptions(form=WeightForm.DENSE))
     note(f"BLAS: {report.route}, {report.threads} threads")
     compare(loaded, options.rows, options.widths, options.repetitions)
 

@@ -1,4 +1,4 @@
-"""`mlxcel serve` with a task in its event loop that tells how late the loop runs.
+"""`mlxcel serve` with a task in its event loop that reports how late the loop runs.
 
     python -m benchmarks.watched_server FILE serve -m MODEL [options of serve]
 

@@ -1,7 +1,7 @@
 """Makes a folder whole or not at all, once, however many processes ask for it.
 
-The folder is built beside its place under a temporary name and renamed when it is complete. A lock
-file beside it lets one process build while others wait and then find the work done. What a killed
+The folder is built next to its place under a temporary name and renamed when it is complete. A lock
+file next to it lets one process build while others wait and then find the work done. What a killed
 process left is removed by the next builder: only the holder of the lock makes such folders.
 """
 
@@ -32,7 +32,7 @@ def create_folder(
         target: the folder to make; its parents are made as needed.
         build: fills the empty folder it is given. What it raises leaves nothing behind.
         is_current: whether an existing folder may stay; one that may not is replaced.
-        progress: told while another process is building.
+        progress: called while another process is building.
 
     Returns:
         Whether this call built the folder.
@@ -87,7 +87,7 @@ def _remove_leftovers(target: Path) -> None:
 
 def _put_in_place(temporary: Path, target: Path) -> None:
     if target.exists():
-        # A folder that is not empty cannot be replaced in one step; the old one gives way first.
+        # A folder that is not empty cannot be replaced in one step: the old one is moved first.
         replaced = temporary.with_name(f"{temporary.name}-old")
         target.rename(replaced)
         temporary.rename(target)

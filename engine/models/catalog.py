@@ -135,7 +135,7 @@ def quantization_of(config: Mapping[str, Any]) -> str | None:
 
 
 def gguf_quantization(file_name: str) -> str | None:
-    """Return the quantization a GGUF file's name tells, in upper case: ``"Q4_K_M"``."""
+    """Return the quantization in a GGUF file's name, in upper case: ``"Q4_K_M"``."""
     found = _GGUF_QUANT.findall(file_name)
     return found[-1].upper() if found else None
 

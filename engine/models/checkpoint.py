@@ -117,7 +117,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def has_stale_index(folder: Path) -> bool:
-    """Whether the index is of other weights than the whole ``model.safetensors`` beside it.
+    """Whether the index is of other weights than the ``model.safetensors`` in the same folder.
 
     Raises:
         ModelFileError: The index cannot be used.

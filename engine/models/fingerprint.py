@@ -1,4 +1,4 @@
-"""Tells one loaded model from another: what a snapshot's KV and tokens are bound to."""
+"""Identifies a loaded model: what a snapshot's KV and tokens are bound to."""
 
 import hashlib
 from collections.abc import Iterable

@@ -52,7 +52,7 @@ class Stored:
     on_cpu: bool
     available_bytes: int
     declared: mx.Dtype | None = None
-    """The 16-bit type the model says it computes in; a converted GGUF stores float32 beside it."""
+    """The 16-bit type the model says it computes in; a converted GGUF also stores float32."""
 
 
 def parse_dtype(name: str | None) -> mx.Dtype | None:

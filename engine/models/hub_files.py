@@ -33,7 +33,7 @@ class HubFile:
 
     @classmethod
     def from_sibling(cls, sibling: Any) -> "HubFile":
-        """Return the file that the hub client describes; sizes the hub does not tell are 0."""
+        """Return the file that the hub client describes; sizes the hub does not give are 0."""
         large = sibling.lfs
         etag = str(sibling.blob_id if large is None else large.sha256)
         if _ETAG.fullmatch(etag) is None:

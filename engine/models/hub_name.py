@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-# What Hugging Face allows: letters, digits, `-`, `_` and `.`, but no `..` or `--` and no dot or
+# What Hugging Face allows: A-Z, a-z, digits, `-`, `_` and `.`, but no `..` or `--` and no dot or
 # dash at either end. Nothing that can leave a folder gets through.
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?!.*(?:\.\.|--))({_PART})/({_PART})")

@@ -83,8 +83,8 @@ class LoadOptions:
     available_bytes: int | None = None
     """Memory the weights may fill; None asks the system."""
     preflight: Callable[[ModelFacts], None] | None = None
-    """Is told the facts, but for the template, before any weight is read; what it raises ends the
-    load."""
+    """Called with the facts, but for the template, before any weight is read; what it raises ends
+    the load."""
     fast_forms: bool = True
     """Whether mlx-lm's functions may be replaced by forms that a CPU computes faster."""
 

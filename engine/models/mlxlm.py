@@ -54,7 +54,7 @@ def import_mlx_lm() -> None:
 
 
 def import_generation() -> ModuleType:
-    """Return `mlx_lm.generate`, the judge's generation loops; this does import transformers."""
+    """Return `mlx_lm.generate`, the reference's generation loops; this does import transformers."""
     import_mlx_lm()
     with kept_file_limit():
         # sys.modules and not the attribute: a plainly imported package has a function there.

@@ -1,4 +1,4 @@
-"""Fetches one file of the hub, going on where an earlier try stopped."""
+"""Fetches one file of the hub, resuming where an earlier try stopped."""
 
 import fcntl
 import hashlib
@@ -32,7 +32,7 @@ def fetch(
     *,
     first_wait_s: float = _FIRST_WAIT_S,
 ) -> None:
-    """Bring the file to its place among the blobs; `report` is told its bytes so far.
+    """Bring the file to its place among the blobs; `report` is called with its bytes so far.
 
     Transfers that break off are taken up again at once, and by the next call after a kill.
 

@@ -1,4 +1,4 @@
-"""What a long job on a model's files tells while it runs."""
+"""What a long job on a model's files reports while it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

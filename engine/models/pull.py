@@ -1,7 +1,7 @@
 """Brings a model from the hub into Hugging Face's cache, resuming what an earlier try left.
 
 The hub's client names files, tokens, proxies and the cache's layout. Files themselves are fetched
-here, because the client (2.4) drops a partial file when it fails: ours stays beside its place as
+here, because the client (2.4) drops a partial file when it fails: ours stays next to its place as
 `<etag>.mlxcel-partial`, is continued, checked by size and hash, and renamed to the blob the client
 then finds and links.
 """
@@ -59,13 +59,13 @@ def pull(
 ) -> PulledModel:
     """Fetch what is needed of the repository; files that are here already are not fetched again.
 
-    An exception out of `progress` (a Ctrl-C) ends the pull; the next one goes on from there.
+    An exception out of `progress` (a Ctrl-C) ends the pull; the next one resumes there.
 
     Args:
         name: the repository, and for GGUF perhaps the file or the quantization.
         hub_cache: Hugging Face's cache folder.
         endpoint: the hub's address; None is the hub client's own choice (HF_ENDPOINT).
-        progress: told bytes of all files together.
+        progress: called with the bytes of all files together.
 
     Raises:
         PullFailed: with what to do about it. What arrived is kept and resumed.
@@ -149,7 +149,7 @@ def _check_sizes(folder: Path, files: tuple[HubFile, ...]) -> None:
 @contextmanager
 def _failures(name: HubName, hub_cache: Path) -> Iterator[None]:
     """Turn what the hub, the network or the disk did into a PullFailed that says what to do."""
-    again = f"what arrived is kept; mlxcel models pull {name} goes on from there"
+    again = f"what arrived is kept; mlxcel models pull {name} resumes there"
     try:
         yield
     except OfflineModeIsEnabled as error:

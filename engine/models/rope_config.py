@@ -1,7 +1,7 @@
 """Brings transformers 5's ``rope_parameters`` into the keys that mlx-lm's families read.
 
 transformers 5 writes one object where config.json had ``rope_theta``, ``rope_scaling`` and
-``partial_rotary_factor`` beside each other, or one object per layer type. Most families of mlx-lm
+``partial_rotary_factor`` side by side, or one object per layer type. Most families of mlx-lm
 (0.32.2) ignore it and would rotate with their own default base: wrong answers without an error.
 Source: transformers, ``modeling_rope_utils.RopeParameters``.
 """

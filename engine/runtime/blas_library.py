@@ -39,7 +39,7 @@ class BlasLibrary:
     handle: ctypes.CDLL
 
     def set_threads(self, threads: int) -> bool:
-        """Tell the library how many threads to use; false where it has no known switch."""
+        """Set how many threads the library uses; false where it has no known switch."""
         for prefix in _PREFIXES:
             for name in _THREAD_SETTERS:
                 if (setter := getattr(self.handle, prefix + name, None)) is not None:

@@ -1,7 +1,7 @@
 """Points MLX's ``cblas_sgemm`` at another function, and proves it in a child process first.
 
 The child does exactly what the parent will: a library that crashes or computes wrongly ends the
-child, and the parent goes on without it.
+child, and the parent continues without it.
 """
 
 import os

@@ -14,7 +14,7 @@ COMPILER = "g++"
 
 
 def prepare_cpu() -> bool:
-    """Disable compiled graphs if MLX computes on the CPU; tell whether it was done.
+    """Disable compiled graphs if MLX computes on the CPU; return whether it was done.
 
     Holds for the whole process, for functions that mlx-lm has already wrapped too. Call it on
     the engine thread before the first forward.

@@ -1,6 +1,6 @@
 """Says what MLX computes on here: kind, name and memory of the device.
 
-MLX is imported inside, so that a machine without a backend can still be told what to type.
+MLX is imported inside, so that a machine without a backend can still be advised.
 """
 
 import os
@@ -37,15 +37,15 @@ def device_facts() -> DeviceFacts:
     mx = import_mlx()
     kind = _kind(mx)
     try:
-        told: dict[str, Any] = dict(mx.device_info())
+        info: dict[str, Any] = dict(mx.device_info())
     except RuntimeError as error:
         raise BackendMissing(f"MLX finds no usable device: {error}") from error
-    name = str(told.get("device_name") or platform.processor() or platform.machine())
+    name = str(info.get("device_name") or platform.processor() or platform.machine())
     machine_bytes = total_memory_bytes()
     if kind == "cpu":
         return DeviceFacts(kind, name, machine_bytes, is_unified=True)
-    own = int(told.get("memory_size") or told.get("total_memory") or machine_bytes)
-    advice = told.get("max_recommended_working_set_size")
+    own = int(info.get("memory_size") or info.get("total_memory") or machine_bytes)
+    advice = info.get("max_recommended_working_set_size")
     return DeviceFacts(
         kind,
         name,
@@ -69,7 +69,7 @@ def import_mlx() -> Any:
 
 
 def total_memory_bytes() -> int:
-    """Physical memory of the machine; 0 where the system does not tell."""
+    """Physical memory of the machine; 0 where the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

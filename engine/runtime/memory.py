@@ -14,7 +14,7 @@ from engine.errors import MemoryShort
 from engine.runtime.device import DeviceFacts, Kind
 
 MARGIN_BYTES = 256 * 2**20
-"""Activations of a prefill piece, the tokenizer and the interpreter."""
+"""Activations of a prefill chunk, the tokenizer and the interpreter."""
 
 CLEAR_INTERVAL_TOKENS = 256
 """Generated tokens between two clearings of MLX's buffer cache on Metal and CPU."""
@@ -58,7 +58,7 @@ def preflight(need: MemoryNeed, device: DeviceFacts, *, available_bytes: int | N
         MemoryShort: it does not fit; names weights, KV and what to do.
     """
     have = memory_available(device) if available_bytes is None else available_bytes
-    # A system that does not tell its memory forbids nothing.
+    # Where the memory is not known nothing is refused.
     if 0 < have < need.total_bytes:
         parts = f"weights {_gib(need.weight_bytes)}, KV {_gib(need.kv_bytes)} for "
         context = (
@@ -136,7 +136,7 @@ def _group_rooms(proc: Path, system: Path) -> Iterator[int]:
             "memory.max", "memory.current"
         )  # fmt: skip
         group = top / path.strip("/")
-        # A container sees its own group at the root, whatever path it is told.
+        # A container sees its own group at the root, whatever path it is given.
         for folder in (group, *group.parents):
             limit, used = (_read(folder / name).strip() for name in names)
             if limit.isdecimal() and used.isdecimal():

@@ -38,7 +38,7 @@ def blas_threads(
 
 
 def physical_cores(cpus: Iterable[int], system: Path = Path("/sys")) -> int:
-    """Physical cores behind these logical CPUs; all of them where the topology is not told."""
+    """Physical cores behind these logical CPUs; all of them where the topology is not known."""
     cores = set()
     for cpu in cpus:
         topology = system / f"devices/system/cpu/cpu{cpu}/topology"

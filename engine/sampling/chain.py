@@ -57,7 +57,7 @@ class Stages:
     mirostat_v1: bool = False
 
 
-class Knobs(NamedTuple):
+class StageParams(NamedTuple):
     """The parameters of the built stages: [R, 1] each, None where the stage is not built."""
 
     temperature: mx.array
@@ -84,7 +84,7 @@ class Knobs(NamedTuple):
     """int32: 0, 1 or 2."""
 
 
-class StepKnobs(NamedTuple):
+class StepParams(NamedTuple):
     """Parameters that change with every step: [R, 1] each, None where not used."""
 
     xtc_threshold: mx.array | None = None
@@ -103,7 +103,7 @@ class Drawn(NamedTuple):
     when mirostat is built."""
 
 
-class Kept:
+class KeptTokens:
     """The candidates that are left, and their weights: the state that the filters narrow."""
 
     def __init__(self, logits: mx.array, *, is_sorted: bool) -> None:
@@ -151,7 +151,7 @@ class Kept:
 
 
 def run_chain(
-    stages: Stages, logits: mx.array, keys: mx.array, steps: StepKnobs, knobs: Knobs
+    stages: Stages, logits: mx.array, keys: mx.array, steps: StepParams, params: StageParams
 ) -> Drawn:
     """Choose one token a row.
 
@@ -160,27 +160,27 @@ def run_chain(
         logits: float32[R, V], biased and penalised.
         keys: uint32[R, 2], the noise of each row's draw.
         steps: parameters that change with every step.
-        knobs: parameters that stay.
+        params: parameters that stay.
 
     Returns:
         Lazy arrays; nothing is read.
     """
-    kept, ids = truncate(stages, logits, steps, knobs)
-    tempered = (kept.logits - kept.peak) / _temperature(stages, kept, knobs)
+    kept, ids = truncate(stages, logits, steps, params)
+    tempered = (kept.logits - kept.peak) / _temperature(stages, kept, params)
     if stages.mirostat:
-        assert knobs.mirostat is not None
+        assert params.mirostat is not None
         assert steps.mu is not None
-        keep = mirostat_keep(tempered, steps.mu, knobs.mirostat, with_v1=stages.mirostat_v1)
+        keep = mirostat_keep(tempered, steps.mu, params.mirostat, with_v1=stages.mirostat_v1)
         tempered = mx.where(keep, tempered, -mx.inf)
     noise = gumbel_all(keys, logits.shape[-1]) if ids is None else gumbel_at(keys, ids)
     slot = mx.argmax(tempered + noise, axis=-1, keepdims=True)
     if stages.greedy_rows:
-        assert knobs.greedy is not None
+        assert params.greedy is not None
         # The best candidate by value, lowest id first: argmax of all logits, so that ties at the
         # top fall as they do for a row alone.
         best = mx.argmax(logits, axis=-1, keepdims=True).astype(mx.int32)
         drawn = slot if ids is None else mx.take_along_axis(ids, slot, axis=-1)
-        tokens = mx.where(knobs.greedy, best, drawn.astype(mx.int32))
+        tokens = mx.where(params.greedy, best, drawn.astype(mx.int32))
     else:
         tokens = slot if ids is None else mx.take_along_axis(ids, slot, axis=-1)
     logprob = None
@@ -191,46 +191,46 @@ def run_chain(
 
 
 def truncate(
-    stages: Stages, logits: mx.array, steps: StepKnobs, knobs: Knobs
-) -> tuple[Kept, mx.array | None]:
+    stages: Stages, logits: mx.array, steps: StepParams, params: StageParams
+) -> tuple[KeptTokens, mx.array | None]:
     """Run the filters.
 
     Args:
         stages: what is built.
         logits: float32[R, V], biased and penalised.
         steps: parameters that change with every step.
-        knobs: parameters that stay.
+        params: parameters that stay.
 
     Returns:
         What is kept, and the token ids int32[R, N] of its entries; None when entry i is token i.
     """
     if stages.candidates is None:
-        kept, ids = Kept(logits, is_sorted=False), None
+        kept, ids = KeptTokens(logits, is_sorted=False), None
     else:
         values, ids = descending(logits, stages.candidates)
-        kept = Kept(values, is_sorted=True)
-    _cut_by_rank(stages, kept, logits, knobs)
-    _cut_by_mass(stages, kept, knobs)
+        kept = KeptTokens(values, is_sorted=True)
+    _cut_by_rank(stages, kept, logits, params)
+    _cut_by_mass(stages, kept, params)
     if stages.xtc:
         assert steps.xtc_threshold is not None
-        _exclude_top(stages, kept, steps.xtc_threshold, knobs)
+        _exclude_top(stages, kept, steps.xtc_threshold, params)
     return kept, ids
 
 
-def _cut_by_rank(stages: Stages, kept: Kept, logits: mx.array, knobs: Knobs) -> None:
+def _cut_by_rank(stages: Stages, kept: KeptTokens, logits: mx.array, params: StageParams) -> None:
     """Top-n-sigma and top-k, which look at logits only."""
     if stages.top_n_sigma:
-        assert knobs.top_n_sigma is not None
-        floor = _sigma_floor(logits, knobs.top_n_sigma)
-        # Candidates below the floor must not weigh in; the best candidate is never below it.
+        assert params.top_n_sigma is not None
+        floor = _sigma_floor(logits, params.top_n_sigma)
+        # KeptTokens below the floor must not weigh in; the best candidate is never below it.
         kept.keep(kept.logits >= floor)
     if stages.largest_top_k:
-        assert knobs.top_k is not None
+        assert params.top_k is not None
         if kept.is_sorted:
-            last = mx.take_along_axis(kept.logits, mx.maximum(knobs.top_k - 1, 0), axis=-1)
+            last = mx.take_along_axis(kept.logits, mx.maximum(params.top_k - 1, 0), axis=-1)
             kept.keep(kept.logits >= last)
         else:
-            kept.keep(rank_cut(kept.logits, knobs.top_k, stages.largest_top_k))
+            kept.keep(rank_cut(kept.logits, params.top_k, stages.largest_top_k))
 
 
 def _sigma_floor(logits: mx.array, n: mx.array) -> mx.array:
@@ -244,29 +244,33 @@ def _sigma_floor(logits: mx.array, n: mx.array) -> mx.array:
     return mx.where(n < mx.inf, peak - mx.minimum(n, -LOWEST) * deviation, -mx.inf)
 
 
-def _cut_by_mass(stages: Stages, kept: Kept, knobs: Knobs) -> None:
+def _cut_by_mass(stages: Stages, kept: KeptTokens, params: StageParams) -> None:
     """Typical-p, top-p and min-p, each on what the one before it kept."""
     if stages.typical:
-        assert knobs.typical_p is not None
+        assert params.typical_p is not None
         logprobs = kept.logprobs()
         surprise = mx.abs(logprobs + kept.entropy(logprobs))
         score = mx.where(kept.alive(), -surprise, -mx.inf)
-        _keep_mass(stages, kept, score, knobs.typical_p, knobs.min_keep)
+        _keep_mass(stages, kept, score, params.typical_p, params.min_keep)
     if stages.top_p:
-        assert knobs.top_p is not None
-        _keep_mass(stages, kept, None, knobs.top_p, knobs.min_keep)
+        assert params.top_p is not None
+        _keep_mass(stages, kept, None, params.top_p, params.min_keep)
     if stages.min_p:
-        assert knobs.log_min_p is not None
+        assert params.log_min_p is not None
         best = mx.maximum(kept.logits.max(axis=-1, keepdims=True), LOWEST)
-        mask = kept.logits >= best + knobs.log_min_p
+        mask = kept.logits >= best + params.log_min_p
         if stages.largest_min_keep:
-            assert knobs.min_keep is not None
-            mask = mask | _rank_mask(stages, kept.logits, knobs.min_keep)
+            assert params.min_keep is not None
+            mask = mask | _rank_mask(stages, kept.logits, params.min_keep)
         kept.keep(mask)
 
 
 def _keep_mass(
-    stages: Stages, kept: Kept, score: mx.array | None, mass: mx.array, min_keep: mx.array | None
+    stages: Stages,
+    kept: KeptTokens,
+    score: mx.array | None,
+    mass: mx.array,
+    min_keep: mx.array | None,
 ) -> None:
     """Keep the entries whose better ones weigh less than ``mass`` of all that is kept.
 
@@ -288,7 +292,7 @@ def _keep_mass(
     kept.keep(mask)
 
 
-def _sorted_mass_mask(kept: Kept, score: mx.array | None, limit: mx.array) -> mx.array:
+def _sorted_mass_mask(kept: KeptTokens, score: mx.array | None, limit: mx.array) -> mx.array:
     """bool[R, K]: ``_keep_mass`` on entries that came largest first."""
     value, weights = kept.logits, kept.weights
     if score is not None:
@@ -307,27 +311,29 @@ def _rank_mask(stages: Stages, score: mx.array, min_keep: mx.array) -> mx.array:
     return rank_cut(score, min_keep, largest) & (min_keep > 0)
 
 
-def _exclude_top(stages: Stages, kept: Kept, threshold: mx.array, knobs: Knobs) -> None:
+def _exclude_top(
+    stages: Stages, kept: KeptTokens, threshold: mx.array, params: StageParams
+) -> None:
     """XTC: of the entries at or above the threshold only the least probable stays."""
     above = (kept.weights >= threshold * kept.total()) & kept.alive()
     least = mx.where(above, kept.logits, mx.inf).min(axis=-1, keepdims=True)
     mask = kept.logits <= least
     if stages.largest_min_keep:
-        assert knobs.min_keep is not None
+        assert params.min_keep is not None
         left = (mask & kept.alive()).sum(axis=-1, keepdims=True)
-        mask = mask | (left < knobs.min_keep)
+        mask = mask | (left < params.min_keep)
     kept.keep(mask)
 
 
-def _temperature(stages: Stages, kept: Kept, knobs: Knobs) -> mx.array:
+def _temperature(stages: Stages, kept: KeptTokens, params: StageParams) -> mx.array:
     """float32[R, 1], above 0; dynamic rows' follows the entropy of what is kept (llama.cpp)."""
     if not stages.dynamic:
-        return knobs.temperature
-    assert knobs.spread is not None
-    assert knobs.exponent is not None
+        return params.temperature
+    assert params.spread is not None
+    assert params.exponent is not None
     count = kept.alive().sum(axis=-1, keepdims=True)
     most = mx.log(mx.maximum(count, 2).astype(mx.float32))
     share = mx.maximum(kept.entropy(kept.logprobs()) / most, 0.0)
-    low = mx.maximum(knobs.temperature - knobs.spread, 0.0)
-    span = knobs.temperature + knobs.spread - low
-    return mx.maximum(low + span * mx.power(share, knobs.exponent), LEAST_TEMPERATURE)
+    low = mx.maximum(params.temperature - params.spread, 0.0)
+    span = params.temperature + params.spread - low
+    return mx.maximum(low + span * mx.power(share, params.exponent), LEAST_TEMPERATURE)

@@ -1,4 +1,4 @@
-"""Log-probabilities under the model, before the sampling chain, for the rows that ask."""
+"""Log-probabilities under the model, before the sampling chain, for the rows that want them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ LOWEST_FLOAT = -3.4028234663852886e38
 
 @dataclass(frozen=True, slots=True)
 class LogprobRows:
-    """Which rows of a batch ask, and for how much."""
+    """Which rows of a batch want logprobs, and how many alternatives."""
 
     rows: tuple[int, ...]
     top: tuple[int, ...]
-    """Alternatives each asking row wants, in the order of ``rows``."""
+    """Alternatives each of ``rows`` wants."""
     index: mx.array
     """int32[A]: ``rows`` on the device."""
 
@@ -30,12 +30,12 @@ class LogprobRows:
 
 
 def measure_logprobs(
-    asking: LogprobRows, logits: mx.array, tokens: mx.array
+    wanted: LogprobRows, logits: mx.array, tokens: mx.array
 ) -> tuple[mx.array, ...]:
-    """Lazy log-probabilities of the asking rows.
+    """Lazy log-probabilities of those rows.
 
     Args:
-        asking: which rows.
+        wanted: which rows.
         logits: float[R, V], untouched by the chain; any dtype.
         tokens: int32[R], what was drawn.
 
@@ -43,13 +43,13 @@ def measure_logprobs(
         float32[A] of the drawn tokens; with alternatives also float32[A, N] and int32[A, N], best
         first.
     """
-    if len(asking.rows) < logits.shape[0]:
-        logits, tokens = logits[asking.index], tokens[asking.index]
+    if len(wanted.rows) < logits.shape[0]:
+        logits, tokens = logits[wanted.index], tokens[wanted.index]
     # A log-softmax in half precision loses the small differences.
     logits = logits.astype(mx.float32)
     norm = mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = (mx.take_along_axis(logits, tokens[:, None], axis=-1) - norm).squeeze(-1)
-    count = min(asking.widest, logits.shape[-1])
+    count = min(wanted.widest, logits.shape[-1])
     if not count:
         return (chosen,)
     values, ids = descending(logits, count)
@@ -57,12 +57,12 @@ def measure_logprobs(
 
 
 def read_logprobs(
-    asking: LogprobRows, tokens: Sequence[int], values: Sequence[Sequence[Any]]
+    wanted: LogprobRows, tokens: Sequence[int], values: Sequence[Sequence[Any]]
 ) -> dict[int, TokenLogprobs]:
-    """The asking rows' values as plain Python.
+    """The logprobs as plain values.
 
     Args:
-        asking: as given to ``measure_logprobs``.
+        wanted: as given to ``measure_logprobs``.
         tokens: what was drawn, of all rows.
         values: the arrays ``measure_logprobs`` gave, read: nested lists or NumPy arrays.
 
@@ -70,7 +70,7 @@ def read_logprobs(
         By row of the batch.
     """
     read: dict[int, TokenLogprobs] = {}
-    for slot, (row, top) in enumerate(zip(asking.rows, asking.top, strict=True)):
+    for slot, (row, top) in enumerate(zip(wanted.rows, wanted.top, strict=True)):
         best: tuple[TokenLogprob, ...] = ()
         if top and len(values) > 1:
             pairs = zip(values[2][slot][:top], values[1][slot][:top], strict=True)

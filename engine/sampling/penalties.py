@@ -105,7 +105,7 @@ class PenaltyWindow:
             self._counts[slot] = self._counts[len(self._tokens)]
 
 
-class PenaltyKnobs(NamedTuple):
+class PenaltyParams(NamedTuple):
     """float32[R, 1] each; 1, 0, 0 leave a row as it is."""
 
     repetition: mx.array
@@ -133,7 +133,7 @@ def upload_windows(windows: Sequence[PenaltyWindow | None]) -> tuple[mx.array, m
 
 
 def penalise(
-    logits: mx.array, *, newest: mx.array, window: tuple[mx.array, mx.array], knobs: PenaltyKnobs
+    logits: mx.array, *, newest: mx.array, window: tuple[mx.array, mx.array], params: PenaltyParams
 ) -> mx.array:
     """Logits with the three penalties of each row applied.
 
@@ -141,7 +141,7 @@ def penalise(
         logits: float32[R, V].
         newest: int32[R], the last token of each row's window; may be lazy.
         window: what ``upload_windows`` gave.
-        knobs: strengths.
+        params: strengths.
 
     Returns:
         float32[R, V]; only the entries of seen tokens differ.
@@ -156,8 +156,8 @@ def penalise(
     ids = mx.where(free, last, ids)
     counts = mx.where(free | is_last, last_count, counts)
     seen = mx.take_along_axis(logits, ids, axis=-1)
-    scaled = mx.where(seen > 0, seen / knobs.repetition, seen * knobs.repetition)
-    lowered = scaled - (counts * knobs.frequency + knobs.presence)
+    scaled = mx.where(seen > 0, seen / params.repetition, seen * params.repetition)
+    lowered = scaled - (counts * params.frequency + params.presence)
     # An impossible token stays so: inf - inf would be NaN.
     lowered = mx.where(seen > -mx.inf, lowered, seen)
     return mx.put_along_axis(logits, ids, lowered, axis=-1)

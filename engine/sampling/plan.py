@@ -12,24 +12,31 @@ import mlx.core as mx
 
 from engine.outcome import TokenLogprobs
 from engine.sampling.adjustments import Adjustment, Uploaded, adjust, upload_adjustments
-from engine.sampling.chain import LEAST_TEMPERATURE, Drawn, Knobs, Stages, StepKnobs, run_chain
-from engine.sampling.dry import DryHistory
-from engine.sampling.knobs import (
-    asking_rows,
-    chain_stages,
-    penalty_knobs,
-    stage_knobs,
-    step_knobs,
+from engine.sampling.chain import (
+    LEAST_TEMPERATURE,
+    Drawn,
+    StageParams,
+    Stages,
+    StepParams,
+    run_chain,
 )
+from engine.sampling.dry import DryHistory
 from engine.sampling.logprobs import LogprobRows, finite, measure_logprobs, read_logprobs
 from engine.sampling.penalties import PenaltyWindow, penalise, upload_windows
 from engine.sampling.random import gumbel_all
 from engine.sampling.row_sampler import RowSampler
+from engine.sampling.stage_params import (
+    chain_stages,
+    logprob_rows,
+    penalty_params,
+    stage_params,
+    step_params,
+)
 
 LOW_BITS = 0xFFFFFFFF
 
 Program = Callable[..., tuple[mx.array, ...]]
-"""A compiled chain: (logits, keys, steps, knobs) to its arrays."""
+"""A compiled chain: (logits, keys, steps, params) to its arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,7 @@ class DrawRow:
     """One row of a draw."""
 
     sampler: RowSampler | None
-    """None is a rider: its token means nothing."""
+    """None is an inactive row: its token means nothing."""
     position: int = 0
     """Absolute index of the token to draw, in prompt + answer."""
     ids: Sequence[int] = ()
@@ -54,7 +61,7 @@ class Draw:
     feedback: mx.array | None = None
     """float32[R], natural log: what mirostat rows observe."""
     logprobs: tuple[mx.array, ...] = ()
-    asking: LogprobRows | None = None
+    logprob_rows: LogprobRows | None = None
     """Which rows the logprobs are of."""
 
     def arrays(self) -> tuple[mx.array, ...]:
@@ -69,7 +76,7 @@ class DrawReading:
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs | None, ...]
-    """Of each row; None where it did not ask."""
+    """Of each row; None where it wants none."""
     feedback: tuple[float | None, ...]
     """For ``RowSampler.observe``."""
 
@@ -105,10 +112,10 @@ class DrawPlan:
     __slots__ = (
         "_fixed",
         "_program",
-        "asking",
         "is_plain_greedy",
-        "knobs",
+        "logprob_rows",
         "needs_host",
+        "params",
         "penalties",
         "samplers",
         "stages",
@@ -123,11 +130,11 @@ class DrawPlan:
         """Whether the draw must wait for the tokens before it to be read."""
         self.is_plain_greedy = all(sampler.is_plain_greedy for sampler in rows)
         """Whether the draw is the argmax of the logits and nothing else."""
-        self.asking = asking_rows(self.samplers)
-        self.penalties = penalty_knobs(self.samplers)
+        self.logprob_rows = logprob_rows(self.samplers)
+        self.penalties = penalty_params(self.samplers)
         self.stages = chain_stages(self.samplers)
         """None: every row takes its best token, no chain is built."""
-        self.knobs = None if self.stages is None else stage_knobs(self.samplers, self.stages)
+        self.params = None if self.stages is None else stage_params(self.samplers, self.stages)
         self._program = None
         if programs is not None and self.stages is not None:
             self._program = programs.of(self.stages)
@@ -149,13 +156,13 @@ class DrawPlan:
 
     def choose(self, logits: mx.array, rows: Sequence[DrawRow]) -> Drawn:
         """Run the chain on adjusted logits, float32[R, V]."""
-        if self.stages is None or self.knobs is None:
+        if self.stages is None or self.params is None:
             return Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
         keys = _noise_keys(rows)
-        steps = step_knobs(self.stages, self.samplers, [row.position for row in rows])
+        steps = step_params(self.stages, self.samplers, [row.position for row in rows])
         if self._program is None:
-            return run_chain(self.stages, logits, keys, steps, self.knobs)
-        arrays = self._program(logits, keys, tuple(steps), tuple(self.knobs))
+            return run_chain(self.stages, logits, keys, steps, self.params)
+        arrays = self._program(logits, keys, tuple(steps), tuple(self.params))
         return Drawn(arrays[0], arrays[1] if len(arrays) > 1 else None)
 
 
@@ -176,10 +183,10 @@ def draw(plan: DrawPlan, rows: Sequence[DrawRow], logits: mx.array, newest: mx.a
         drawn = Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
     else:
         drawn = plan.choose(_adjusted(plan, rows, logits, newest), rows)
-    if plan.asking is None:
+    if plan.logprob_rows is None:
         return Draw(drawn.tokens, drawn.kept_logprob)
-    logprobs = measure_logprobs(plan.asking, logits, drawn.tokens)
-    return Draw(drawn.tokens, drawn.kept_logprob, logprobs, plan.asking)
+    logprobs = measure_logprobs(plan.logprob_rows, logits, drawn.tokens)
+    return Draw(drawn.tokens, drawn.kept_logprob, logprobs, plan.logprob_rows)
 
 
 def token_scores(sampler: RowSampler, ids: Sequence[int], logits: mx.array) -> mx.array:
@@ -216,8 +223,8 @@ def read_draw(drawn: Draw, values: Sequence[Sequence[Any]]) -> DrawReading:
     if drawn.feedback is not None:
         feedback = tuple(finite(value) for value in rest.pop(0))
     logprobs: dict[int, TokenLogprobs] = {}
-    if drawn.asking is not None:
-        logprobs = read_logprobs(drawn.asking, tokens, rest)
+    if drawn.logprob_rows is not None:
+        logprobs = read_logprobs(drawn.logprob_rows, tokens, rest)
     return DrawReading(tokens, tuple(logprobs.get(row) for row in range(len(tokens))), feedback)
 
 
@@ -231,7 +238,7 @@ def _adjusted(
         adjusted = adjust(adjusted, fixed)
     if plan.penalties is not None:
         window = upload_windows(_windows(rows))
-        adjusted = penalise(adjusted, newest=newest, window=window, knobs=plan.penalties)
+        adjusted = penalise(adjusted, newest=newest, window=window, params=plan.penalties)
     if plan.needs_host:
         repeats = upload_adjustments(_dry_penalties(rows))
         if repeats is not None:
@@ -286,9 +293,9 @@ def _flat_chain(
     logits: mx.array,
     keys: mx.array,
     steps: tuple[mx.array | None, ...],
-    knobs: tuple[mx.array, ...],
+    params: tuple[mx.array, ...],
 ) -> tuple[mx.array, ...]:
-    drawn = run_chain(stages, logits, keys, StepKnobs(*steps), Knobs(*knobs))
+    drawn = run_chain(stages, logits, keys, StepParams(*steps), StageParams(*params))
     if drawn.kept_logprob is None:
         return (drawn.tokens,)
     return drawn.tokens, drawn.kept_logprob

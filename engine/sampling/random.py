@@ -42,7 +42,7 @@ def mix64(value: int) -> int:
 
 
 def row_base(seed: int, choice: int) -> int:
-    """The 64 bits that a row's keys start from; ``choice`` tells ``n`` answers apart."""
+    """The 64 bits that a row's keys start from; ``choice`` is the index among ``n`` answers."""
     return mix64(mix64(seed + _GOLDEN) + _GOLDEN * (choice + 1))
 
 

@@ -17,7 +17,7 @@ SHUT_GATE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SamplerSnapshot:
-    """What a row's sampler needs beside its parameters and its token ids to go on elsewhere."""
+    """What a row's sampler needs, with its parameters and token ids, to continue elsewhere."""
 
     seed: int
     mu: float
@@ -164,7 +164,7 @@ class RowSampler:
         return SamplerSnapshot(self.seed, self._mu)
 
     def restore(self, snapshot: SamplerSnapshot) -> None:
-        """Go on from a snapshot; windows follow from the ids of the next draw."""
+        """Continue from a snapshot; windows follow from the ids of the next draw."""
         self.seed = snapshot.seed
         self._key_base = row_base(snapshot.seed, self._choice)
         self._mu = snapshot.mu

@@ -70,7 +70,7 @@ def mass_cut(
         weights: float32[R, V], not negative; None counts entries.
         limit: float32 or int32[R, 1].
         among: the bits that are searched, highest first. Those above must be 0 everywhere; those
-            below are not told apart: what differs from the last kept entry in them only is kept.
+            below are not compared: what differs from the last kept entry in them only is kept.
 
     Returns:
         uint32[R, 1]: keep the entries whose bits reach it. 0, which keeps all, when the whole

@@ -64,7 +64,7 @@ _BRIDGE = (
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A text to go on with, and how."""
+    """A prompt, and how it is continued."""
 
     name: str
     copies: bool

@@ -10,7 +10,7 @@ Examples:
 
 
 def doctor(json: Json = None, config: Config = None) -> None:
-    """Tell versions, device, BLAS and its speed, memory, models and settings in use.
+    """Show versions, device, BLAS and its speed, memory, models and settings in use.
 
     Warnings name what to type. Nothing is changed, but the CPU's kernels are built if they are
     missing.

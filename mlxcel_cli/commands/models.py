@@ -25,7 +25,7 @@ Examples:
   mlxcel models pull Qwen/Qwen3-0.6B-GGUF:Q8_0
   mlxcel models pull starter
 
-A pull that was interrupted goes on where it stopped. Files go to Hugging Face's own cache, which
+A pull that was interrupted resumes where it stopped. Files go to Hugging Face's own cache, which
 other tools share; HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE and HTTPS_PROXY count.
 """
 
@@ -53,17 +53,17 @@ models_app = plain_typer("List, show, fetch and remove models.")
 def list_models(json: Json = None, config: Config = None) -> None:
     """List the models on this machine."""
     # Imported here, as in every command: --help must not load the engine.
-    from mlxcel_cli.model_shelf import ModelShelf
+    from mlxcel_cli.model_manager import ModelManager
 
-    ModelShelf.open(config).list(as_json=bool(json))
+    ModelManager.open(config).list(as_json=bool(json))
 
 
 @models_app.command("show", epilog=SHOW_EXAMPLES, **_PLAIN)
 def show(name: LocalName, json: Json = None, config: Config = None) -> None:
-    """Tell what a local model is, without loading it."""
-    from mlxcel_cli.model_shelf import ModelShelf
+    """Show what a local model is, without loading it."""
+    from mlxcel_cli.model_manager import ModelManager
 
-    ModelShelf.open(config).show(name, as_json=bool(json))
+    ModelManager.open(config).show(name, as_json=bool(json))
 
 
 @models_app.command("pull", epilog=PULL_EXAMPLES, **_PLAIN)
@@ -79,9 +79,9 @@ def pull(
     config: Config = None,
 ) -> None:
     """Fetch a model from the hub."""
-    from mlxcel_cli.model_shelf import ModelShelf
+    from mlxcel_cli.model_manager import ModelManager
 
-    ModelShelf.open(config).pull(name)
+    ModelManager.open(config).pull(name)
 
 
 @models_app.command("rm", epilog=RM_EXAMPLES, **_PLAIN)
@@ -91,6 +91,6 @@ def remove(
     config: Config = None,
 ) -> None:
     """Remove a model from mlxcel's or Hugging Face's cache."""
-    from mlxcel_cli.model_shelf import ModelShelf
+    from mlxcel_cli.model_manager import ModelManager
 
-    ModelShelf.open(config).remove(name, ask=not yes)
+    ModelManager.open(config).remove(name, ask=not yes)

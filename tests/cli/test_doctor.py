@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.models.catalog import ModelPlaces
-from tests.engine.models.shelf import add_hub_model
+from tests.engine.models.model_folders import add_hub_model
 
 NO_MLX = "import sys; sys.modules['mlx.core'] = None; from mlxcel_cli.app import main; main()"
 

@@ -14,7 +14,7 @@ import pytest
 from engine.models.catalog import ModelPlaces
 from mlxcel_cli.exit_codes import ExitCode
 from tests.engine.models.fake_hub import COMMIT, FakeHub, running
-from tests.engine.models.shelf import add_hub_model
+from tests.engine.models.model_folders import add_hub_model
 from tests.engine.models.tiny import write_tiny
 
 
@@ -184,7 +184,7 @@ def test_a_disk_that_fills_up_says_so_and_what_arrived_is_kept(places):
         done = models("pull", "owner/name", largest_file_bytes=4_000_000, **environ)
         assert done.returncode == ExitCode.PULL_FAILED
         assert "File too large" in done.stderr
-        assert "mlxcel models pull owner/name goes on from there" in done.stderr
+        assert "mlxcel models pull owner/name resumes there" in done.stderr
         (partial,) = blobs.glob("*.mlxcel-partial")
         assert partial.stat().st_size == 4_000_000
         assert models("pull", "owner/name", **environ).returncode == 0

@@ -86,7 +86,7 @@ STILL_IN_NAMES = 175
 STILL_IN_PROSE = 420
 STILL_ON_PAGES = 50
 STILL_TWICE = {
-    "Cancelled", "Change", "Done", "Drafting", "Kept", "Knobs", "Metadata", "Phase",
+    "Cancelled", "Done", "Drafting", "Phase",
     "PrefillProgress", "Prompt", "Rows", "Steps", "TextDelta", "Ticket", "_Row",
 }  # fmt: skip
 

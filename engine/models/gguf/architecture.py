@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ModelFileError, UnsupportedModel
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 
 Config = dict[str, object]
 """The content of ``config.json``."""
@@ -42,7 +42,7 @@ class Architecture:
     mlp_bias: bool = False
 
 
-def read_architecture(metadata: Metadata, shapes: dict[str, tuple[int, ...]]) -> Architecture:
+def read_architecture(metadata: GgufMetadata, shapes: dict[str, tuple[int, ...]]) -> Architecture:
     """The sizes that ``metadata`` and the tensors' shapes declare.
 
     Args:
@@ -85,7 +85,7 @@ def read_architecture(metadata: Metadata, shapes: dict[str, tuple[int, ...]]) ->
 
 
 def model_config(
-    metadata: Metadata, architecture: Architecture, rope_factors: NDArray[np.float32] | None
+    metadata: GgufMetadata, architecture: Architecture, rope_factors: NDArray[np.float32] | None
 ) -> Config:
     """``config.json`` without quantization and token ids.
 
@@ -132,7 +132,7 @@ _CLASS_NAMES = {
 }
 
 
-def _positive(metadata: Metadata, key: str) -> int:
+def _positive(metadata: GgufMetadata, key: str) -> int:
     if metadata.is_array(key):
         numbers = set(metadata.counts(key))
         if len(numbers) != 1:
@@ -145,7 +145,7 @@ def _positive(metadata: Metadata, key: str) -> int:
     return value
 
 
-def _float32(metadata: Metadata, key: str, default: float | None = None) -> float:
+def _float32(metadata: GgufMetadata, key: str, default: float | None = None) -> float:
     """The number as short as float32 allows: 1e-05, not 9.999999747378752e-06."""
     value = float(str(np.float32(metadata.number(key, default))))
     if not 0 < value < np.inf:
@@ -153,7 +153,7 @@ def _float32(metadata: Metadata, key: str, default: float | None = None) -> floa
     return value
 
 
-def _kv_heads(metadata: Metadata, family: str, heads: int) -> int:
+def _kv_heads(metadata: GgufMetadata, family: str, heads: int) -> int:
     key = f"{family}.attention.head_count_kv"
     kv_heads = _positive(metadata, key) if key in metadata else heads
     if heads % kv_heads:
@@ -161,7 +161,7 @@ def _kv_heads(metadata: Metadata, family: str, heads: int) -> int:
     return kv_heads
 
 
-def _head_dim(metadata: Metadata, family: str, default: int) -> int:
+def _head_dim(metadata: GgufMetadata, family: str, default: int) -> int:
     head_dim = default
     if f"{family}.attention.key_length" in metadata:
         head_dim = _positive(metadata, f"{family}.attention.key_length")
@@ -177,7 +177,7 @@ def _head_dim(metadata: Metadata, family: str, default: int) -> int:
 
 
 def _rope_scaling(
-    metadata: Metadata, config: Config, factors: NDArray[np.float32] | None
+    metadata: GgufMetadata, config: Config, factors: NDArray[np.float32] | None
 ) -> Config | None:
     """mlx-lm's ``rope_scaling``, or None where positions are not scaled."""
     family = metadata.text("general.architecture")
@@ -203,7 +203,7 @@ def _rope_scaling(
     raise UnsupportedModel(f"{metadata.path}: rope scaling of type {kind!r} is not read here")
 
 
-def _llama3_scaling(metadata: Metadata, config: Config, factors: NDArray[np.float64]) -> Config:
+def _llama3_scaling(metadata: GgufMetadata, config: Config, factors: NDArray[np.float64]) -> Config:
     """Llama 3.1's scaling, recognised by the factors it leaves in ``rope_freqs.weight``.
 
     The parameters are not in the file. All released models share these three and differ in
@@ -233,7 +233,7 @@ def _llama3_factors(theta: float, head_dim: int, factor: float) -> NDArray[np.fl
     return 1 / ((1 - smooth) / factor + smooth)
 
 
-def _gemma3(metadata: Metadata, architecture: Architecture) -> Config:
+def _gemma3(metadata: GgufMetadata, architecture: Architecture) -> Config:
     if metadata.number("gemma3.final_logit_softcapping", 0.0):
         raise UnsupportedModel(f"{metadata.path}: gemma3 with capped logits is not read here")
     # The 27B model alone (62 layers) scales queries by its width per head.
@@ -248,7 +248,7 @@ def _gemma3(metadata: Metadata, architecture: Architecture) -> Config:
     }
 
 
-def _sliding_window_pattern(metadata: Metadata, layers: int) -> int:
+def _sliding_window_pattern(metadata: GgufMetadata, layers: int) -> int:
     """Every how many layers one attends to everything; six unless the file says otherwise."""
     key = "gemma3.attention.sliding_window_pattern"
     if key not in metadata:

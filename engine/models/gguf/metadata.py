@@ -17,7 +17,7 @@ Scalars = NDArray[np.generic]
 Value = bool | int | float | str | tuple[str, ...] | Scalars
 
 
-class Metadata:
+class GgufMetadata:
     """The values of one file, by key."""
 
     def __init__(self, path: Path, values: Mapping[str, Value]) -> None:

@@ -16,7 +16,7 @@ from engine.errors import ModelFileError
 from engine.models.gguf.architecture import Architecture
 from engine.models.gguf.blocks import GROUP, BlockFormat, Bytes, Floats
 from engine.models.gguf.reader import TensorInfo
-from engine.models.gguf.tensors import Change, Placement, change_rows
+from engine.models.gguf.tensors import Placement, RowChange, change_rows
 
 CHUNK_VALUES = 1 << 21
 """Values decoded at once: 8 MiB of float32, little next to one packed tensor."""
@@ -83,7 +83,7 @@ def array_data(
     """
     if len(tensor.shape) == 1:
         values = decode_vector(tensor.format, rows)
-        if place.change is Change.MINUS_ONE:
+        if place.change is RowChange.MINUS_ONE:
             values = (values.astype(np.float64) - 1).astype(np.float32)
         changed = change_rows(values, place.change, architecture)
         yield _as_dtype(changed.astype(np.float32), _plain_dtype(tensor, place.change)).tobytes()
@@ -107,8 +107,8 @@ def pack_codes(codes: Bytes, bits: int) -> Bytes:
     return np.packbits(stream.reshape(len(codes), -1), axis=-1, bitorder="little")
 
 
-def _plain_dtype(tensor: TensorInfo, change: Change) -> str:
-    if tensor.format.is_float and change is not Change.MINUS_ONE:
+def _plain_dtype(tensor: TensorInfo, change: RowChange) -> str:
+    if tensor.format.is_float and change is not RowChange.MINUS_ONE:
         return tensor.format.name
     return "F32" if len(tensor.shape) == 1 else "F16"
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from engine.errors import ModelFileError, UnsupportedModel
 from engine.models.gguf.blocks import BlockFormat, block_format, format_name
-from engine.models.gguf.metadata import Metadata, Value
+from engine.models.gguf.metadata import GgufMetadata, Value
 
 MAX_ARRAY_ITEMS = 1 << 23
 """Far above any vocabulary (262,144 tokens) or merge list (about 500,000)."""
@@ -56,7 +56,7 @@ class GGUFFile:
     """An open GGUF file; ``open_gguf`` makes and closes it."""
 
     def __init__(
-        self, path: Path, file: BinaryIO, metadata: Metadata, tensors: dict[str, TensorInfo]
+        self, path: Path, file: BinaryIO, metadata: GgufMetadata, tensors: dict[str, TensorInfo]
     ) -> None:
         self.path = path
         self.metadata = metadata
@@ -129,12 +129,12 @@ class _Header:
         self.where = "the header"
         """What is being read, for messages."""
 
-    def parse(self) -> tuple[Metadata, dict[str, TensorInfo]]:
+    def parse(self) -> tuple[GgufMetadata, dict[str, TensorInfo]]:
         self.check_magic()
         # A tensor's entry takes at least 32 bytes, a key's at least 13.
         tensor_count = self.count(self.integer("<Q"), 32, "tensors")
         key_count = self.count(self.integer("<Q"), 13, "metadata keys")
-        metadata = Metadata(self.path, dict(self.keys(key_count)))
+        metadata = GgufMetadata(self.path, dict(self.keys(key_count)))
         self.check_split(metadata)
         entries = [self.tensor_entry() for _ in range(tensor_count)]
         start = _round_up(self.position, self.alignment(metadata))
@@ -168,7 +168,7 @@ class _Header:
             f"{self.path}: GGUF version {version} is not read here; versions 2 and 3 are"
         )
 
-    def check_split(self, metadata: Metadata) -> None:
+    def check_split(self, metadata: GgufMetadata) -> None:
         parts = metadata.integer("split.count", 0)
         if parts > 1 or re.search(r"-\d{5}-of-\d{5}\.gguf$", self.path.name):
             raise UnsupportedModel(
@@ -176,7 +176,7 @@ class _Header:
                 "for example with `llama-gguf-split --merge`"
             )
 
-    def alignment(self, metadata: Metadata) -> int:
+    def alignment(self, metadata: GgufMetadata) -> int:
         alignment = metadata.integer("general.alignment", DEFAULT_ALIGNMENT)
         if alignment == 0 or alignment & (alignment - 1) or alignment > 1 << 20:
             raise self.wrong(f"metadata key 'general.alignment' is {alignment}, no power of two")

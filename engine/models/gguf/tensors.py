@@ -21,7 +21,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 """A tensor that becomes part of the configuration, not a weight."""
 
 
-class Change(Enum):
+class RowChange(Enum):
     """What is done to a tensor's rows besides decoding them."""
 
     NONE = auto()
@@ -41,7 +41,7 @@ class Placement:
     """Name in mlx-lm's model."""
 
     shape: tuple[int, ...]
-    change: Change = Change.NONE
+    change: RowChange = RowChange.NONE
 
 
 def place_tensors(
@@ -76,15 +76,15 @@ def place_tensors(
 
 
 def change_rows(
-    rows: NDArray[np.generic], change: Change, architecture: Architecture
+    rows: NDArray[np.generic], change: RowChange, architecture: Architecture
 ) -> NDArray[np.generic]:
     """``rows`` in mlx-lm's order: a permutation undone; other changes leave rows alone."""
     match change:
-        case Change.UNPERMUTE_QUERY:
+        case RowChange.UNPERMUTE_QUERY:
             return rows[_rotary_order(architecture.heads, architecture.head_dim)]
-        case Change.UNPERMUTE_KEY:
+        case RowChange.UNPERMUTE_KEY:
             return rows[_rotary_order(architecture.kv_heads, architecture.head_dim)]
-        case Change.NONE | Change.MINUS_ONE:
+        case RowChange.NONE | RowChange.MINUS_ONE:
             return rows
 
 
@@ -99,7 +99,7 @@ def _rotary_order(heads: int, head_dim: int) -> NDArray[np.intp]:
 
 def _placements(sizes: Architecture) -> Iterator[Placement]:
     width, vocabulary = sizes.hidden_size, sizes.vocab_size
-    norm = Change.MINUS_ONE if sizes.family == "gemma3" else Change.NONE
+    norm = RowChange.MINUS_ONE if sizes.family == "gemma3" else RowChange.NONE
     yield Placement("token_embd.weight", "model.embed_tokens.weight", (vocabulary, width))
     yield Placement("output_norm.weight", "model.norm.weight", (width,), norm)
     if not sizes.is_tied:
@@ -110,7 +110,7 @@ def _placements(sizes: Architecture) -> Iterator[Placement]:
             yield Placement(source + place.source, target + place.target, place.shape, place.change)
 
 
-def _norms(sizes: Architecture, change: Change) -> Iterator[Placement]:
+def _norms(sizes: Architecture, change: RowChange) -> Iterator[Placement]:
     wide, narrow = (sizes.hidden_size,), (sizes.head_dim,)
     yield Placement("attn_norm.weight", "input_layernorm.weight", wide, change)
     if sizes.family == "gemma3":
@@ -130,8 +130,8 @@ def _attention(sizes: Architecture) -> Iterator[Placement]:
     width = sizes.hidden_size
     query, key = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     is_llama = sizes.family == "llama"
-    query_change = Change.UNPERMUTE_QUERY if is_llama else Change.NONE
-    key_change = Change.UNPERMUTE_KEY if is_llama else Change.NONE
+    query_change = RowChange.UNPERMUTE_QUERY if is_llama else RowChange.NONE
+    key_change = RowChange.UNPERMUTE_KEY if is_llama else RowChange.NONE
     yield Placement("attn_q.weight", "self_attn.q_proj.weight", (query, width), query_change)
     yield Placement("attn_k.weight", "self_attn.k_proj.weight", (key, width), key_change)
     yield Placement("attn_v.weight", "self_attn.v_proj.weight", (key, width))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.errors import ModelFileError, UnsupportedModel
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 from engine.models.gguf.vocabulary import TokenizerStyle, TokenKind, Vocabulary
 
 Json = dict[str, object]
@@ -42,7 +42,7 @@ def tokenizer_json(vocabulary: Vocabulary, path: Path) -> Json:
     }
 
 
-def tokenizer_config(metadata: Metadata, vocabulary: Vocabulary, context_tokens: int) -> Json:
+def tokenizer_config(metadata: GgufMetadata, vocabulary: Vocabulary, context_tokens: int) -> Json:
     """The content of ``tokenizer_config.json``, the chat template included."""
     config: Json = {
         "tokenizer_class": "PreTrainedTokenizerFast",

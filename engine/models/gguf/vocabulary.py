@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import ModelFileError, UnsupportedModel
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 
 
 class TokenKind(IntEnum):
@@ -84,7 +84,7 @@ MAX_MERGE_WORK = 200_000_000
 vocabulary of 256,000 entries has 20 million."""
 
 
-def read_vocabulary(metadata: Metadata, vocab_size: int) -> Vocabulary:
+def read_vocabulary(metadata: GgufMetadata, vocab_size: int) -> Vocabulary:
     """The vocabulary in ``metadata``.
 
     Args:
@@ -142,7 +142,7 @@ def _check_lengths(tokens: tuple[str, ...], path: Path) -> None:
         raise ModelFileError(path, "'tokenizer.ggml.tokens' has too many long entries")
 
 
-def _style(metadata: Metadata) -> TokenizerStyle:
+def _style(metadata: GgufMetadata) -> TokenizerStyle:
     model = metadata.text("tokenizer.ggml.model")
     match model:
         case "gpt2":
@@ -156,7 +156,7 @@ def _style(metadata: Metadata) -> TokenizerStyle:
             )
 
 
-def _column(metadata: Metadata, key: str, length: int) -> NDArray[np.generic]:
+def _column(metadata: GgufMetadata, key: str, length: int) -> NDArray[np.generic]:
     column = metadata.numbers(key)
     if len(column) != length:
         raise ModelFileError(
@@ -165,14 +165,14 @@ def _column(metadata: Metadata, key: str, length: int) -> NDArray[np.generic]:
     return column
 
 
-def _kinds(metadata: Metadata, length: int) -> NDArray[np.int64]:
+def _kinds(metadata: GgufMetadata, length: int) -> NDArray[np.int64]:
     kinds = _column(metadata, "tokenizer.ggml.token_type", length)
     if not np.issubdtype(kinds.dtype, np.integer):
         raise ModelFileError(metadata.path, "'tokenizer.ggml.token_type' is not of whole numbers")
     return kinds.astype(np.int64)
 
 
-def _scores(metadata: Metadata, length: int) -> NDArray[np.float64]:
+def _scores(metadata: GgufMetadata, length: int) -> NDArray[np.float64]:
     scores = _column(metadata, "tokenizer.ggml.scores", length).astype(np.float64)
     if not np.isfinite(scores).all():
         raise ModelFileError(metadata.path, "'tokenizer.ggml.scores' holds no finite numbers")
@@ -180,7 +180,7 @@ def _scores(metadata: Metadata, length: int) -> NDArray[np.float64]:
 
 
 def _token_id(
-    metadata: Metadata, name: str, tokens: tuple[str, ...], default: int | None
+    metadata: GgufMetadata, name: str, tokens: tuple[str, ...], default: int | None
 ) -> int | None:
     key = f"tokenizer.ggml.{name}"
     if key not in metadata:
@@ -197,7 +197,7 @@ def _token_id(
 
 
 def _stop_ids(
-    metadata: Metadata, tokens: tuple[str, ...], kinds: NDArray[np.int64], eos_id: int | None
+    metadata: GgufMetadata, tokens: tuple[str, ...], kinds: NDArray[np.int64], eos_id: int | None
 ) -> tuple[int, ...]:
     declared: Iterable[int | None] = (
         eos_id,

@@ -20,7 +20,7 @@ from engine.models.catalog import (
     quantization_of,
 )
 from engine.models.starter import starter_folder
-from tests.engine.models.shelf import add_hub_gguf, add_hub_model, fill_folder
+from tests.engine.models.model_folders import add_hub_gguf, add_hub_model, fill_folder
 from tests.engine.models.tiny import write_json
 
 

@@ -9,7 +9,7 @@ from engine.models.catalog import ModelPlaces, conversion_folder, local_models
 from engine.models.remove import removal, remove
 from engine.models.resolve import find_local
 from engine.models.starter import starter_folder
-from tests.engine.models.shelf import add_hub_gguf, add_hub_model, fill_folder
+from tests.engine.models.model_folders import add_hub_gguf, add_hub_model, fill_folder
 
 
 @pytest.fixture

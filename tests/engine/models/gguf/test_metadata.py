@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from engine.errors import ModelFileError
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 
-METADATA = Metadata(
+METADATA = GgufMetadata(
     "m.gguf",
     {
         "text": "x",

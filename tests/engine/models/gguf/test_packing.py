@@ -12,7 +12,7 @@ from engine.models.gguf.architecture import Architecture
 from engine.models.gguf.blocks import block_format
 from engine.models.gguf.packing import array_data, pack_codes, stored_arrays
 from engine.models.gguf.reader import TensorInfo
-from engine.models.gguf.tensors import Change, Placement
+from engine.models.gguf.tensors import Placement, RowChange
 
 ARCHITECTURE = Architecture(
     family="llama",
@@ -77,14 +77,14 @@ def test_one_is_taken_from_a_norm_of_any_float_format(name):
     tensor = packed(name, 0, 4)
     ones = {"F32": b"\0\0\x80\x3f", "F16": b"\0\x3c", "BF16": b"\x80\x3f"}[name]
     rows = np.frombuffer(ones * 4, np.uint8).reshape(1, -1)
-    place = Placement("w", "norm.weight", (4,), Change.MINUS_ONE)
+    place = Placement("w", "norm.weight", (4,), RowChange.MINUS_ONE)
     assert stored_arrays(tensor, place)[0].dtype == "F32"
     assert data_of(tensor, place, rows) == bytes(16)
 
 
 def test_a_bias_is_brought_into_order_like_its_rows():
     values = np.arange(8, dtype="<f4")
-    place = Placement("b", "q_proj.bias", (8,), Change.UNPERMUTE_QUERY)
+    place = Placement("b", "q_proj.bias", (8,), RowChange.UNPERMUTE_QUERY)
     rows = values.view(np.uint8).reshape(1, -1)
     changed = np.frombuffer(data_of(packed("F32", 0, 8), place, rows), "<f4")
     assert changed.tolist() == [0, 2, 1, 3, 4, 6, 5, 7]

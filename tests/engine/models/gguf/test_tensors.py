@@ -7,7 +7,7 @@ from engine.errors import ModelFileError, UnsupportedModel
 from engine.models.gguf.architecture import Architecture
 from engine.models.gguf.blocks import block_format
 from engine.models.gguf.reader import TensorInfo
-from engine.models.gguf.tensors import Change, change_rows, place_tensors
+from engine.models.gguf.tensors import RowChange, change_rows, place_tensors
 from tests.engine.models.gguf.write_gguf import Sizes, family_weights, gguf_tensors
 
 
@@ -77,26 +77,26 @@ def test_llama_biases_have_places_of_their_own():
     biased = architecture("llama", attention_bias=True, mlp_bias=True)
     placed = place_tensors(biased, tensors_of("llama", **both), Path("m.gguf"))
     changes = {place.target: place.change for _, place in placed}
-    assert changes["model.layers.1.self_attn.k_proj.bias"] is Change.UNPERMUTE_KEY
-    assert changes["model.layers.1.mlp.down_proj.bias"] is Change.NONE
+    assert changes["model.layers.1.self_attn.k_proj.bias"] is RowChange.UNPERMUTE_KEY
+    assert changes["model.layers.1.mlp.down_proj.bias"] is RowChange.NONE
 
 
 def test_only_llama_rows_are_brought_into_another_order():
-    def changed(family: str) -> set[Change]:
+    def changed(family: str) -> set[RowChange]:
         placed = place_tensors(architecture(family), tensors_of(family), Path("m.gguf"))
         return {place.change for _, place in placed}
 
-    assert changed("llama") == {Change.NONE, Change.UNPERMUTE_QUERY, Change.UNPERMUTE_KEY}
-    assert changed("qwen2") == changed("qwen3") == {Change.NONE}
-    assert changed("gemma3") == {Change.NONE, Change.MINUS_ONE}
+    assert changed("llama") == {RowChange.NONE, RowChange.UNPERMUTE_QUERY, RowChange.UNPERMUTE_KEY}
+    assert changed("qwen2") == changed("qwen3") == {RowChange.NONE}
+    assert changed("gemma3") == {RowChange.NONE, RowChange.MINUS_ONE}
 
 
 def test_interleaved_halves_of_each_head_are_put_one_after_the_other():
     # Two query heads of four values, one key head: pairs (x0, y0), (x1, y1) become x0 x1 y0 y1.
     sizes = architecture("llama", heads=2, kv_heads=1, head_dim=4)
     rows = np.array([["a", "A"], ["b", "B"], ["c", "C"], ["d", "D"]]).reshape(8, 1)
-    query = change_rows(rows, Change.UNPERMUTE_QUERY, sizes)
+    query = change_rows(rows, RowChange.UNPERMUTE_QUERY, sizes)
     assert "".join(query[:, 0]) == "abABcdCD"
-    key = change_rows(rows[:4], Change.UNPERMUTE_KEY, sizes)
+    key = change_rows(rows[:4], RowChange.UNPERMUTE_KEY, sizes)
     assert "".join(key[:, 0]) == "abAB"
-    assert change_rows(rows, Change.NONE, sizes) is rows
+    assert change_rows(rows, RowChange.NONE, sizes) is rows

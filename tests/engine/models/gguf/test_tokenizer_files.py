@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from engine.errors import ModelFileError, UnsupportedModel
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 from engine.models.gguf.reader import open_gguf
 from engine.models.gguf.tokenizer_files import (
     generation_config,
@@ -25,7 +25,7 @@ STARTER_LOGITS = Path(__file__).parents[3] / "data" / "starter_logits.json"
 SOURCE = Path("m.gguf")
 
 
-def metadata_of(folder: Path, values) -> Metadata:
+def metadata_of(folder: Path, values) -> GgufMetadata:
     """The values as a file's reader gives them."""
     path = folder / "v.gguf"
     path.write_bytes(gguf_bytes(values, {}))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from engine.errors import ModelFileError, UnsupportedModel
-from engine.models.gguf.metadata import Metadata
+from engine.models.gguf.metadata import GgufMetadata
 from engine.models.gguf.vocabulary import (
     MAX_TOKEN_CHARACTERS,
     TokenizerStyle,
@@ -24,7 +24,7 @@ PIECES = {
 
 
 def vocabulary(values, vocab_size: int = 10):
-    return read_vocabulary(Metadata("m.gguf", values), vocab_size)
+    return read_vocabulary(GgufMetadata("m.gguf", values), vocab_size)
 
 
 def test_byte_level_defaults():

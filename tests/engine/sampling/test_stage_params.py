@@ -5,15 +5,15 @@ import pytest
 
 from engine.params import SamplingParams
 from engine.sampling.chain import Stages
-from engine.sampling.knobs import (
-    KEEP_ALL,
-    asking_rows,
-    chain_stages,
-    penalty_knobs,
-    stage_knobs,
-    step_knobs,
-)
 from engine.sampling.row_sampler import SHUT_GATE, RowSampler
+from engine.sampling.stage_params import (
+    KEEP_ALL,
+    chain_stages,
+    logprob_rows,
+    penalty_params,
+    stage_params,
+    step_params,
+)
 
 
 def row_sampler(params: SamplingParams, vocab_size: int = 5000) -> RowSampler:
@@ -85,19 +85,19 @@ def test_rows_that_do_not_use_a_stage_keep_all() -> None:
     ]
     stages = chain_stages(samplers)
     assert stages is not None
-    knobs = stage_knobs(samplers, stages)
-    assert knobs.top_p is not None
-    assert knobs.log_min_p is not None
-    assert knobs.top_k is not None
-    assert np.array(knobs.temperature).ravel().tolist() == [0.5, 2.0, 1.0]
-    assert np.array(knobs.top_p).ravel().tolist() == [0.5, KEEP_ALL, KEEP_ALL]
-    assert np.array(knobs.log_min_p).ravel().tolist()[1:] == [-np.inf, -np.inf]
-    assert np.array(knobs.top_k).ravel().tolist() == [3, 0, 0]
-    assert knobs.typical_p is None
-    assert knobs.min_keep is None
+    params = stage_params(samplers, stages)
+    assert params.top_p is not None
+    assert params.log_min_p is not None
+    assert params.top_k is not None
+    assert np.array(params.temperature).ravel().tolist() == [0.5, 2.0, 1.0]
+    assert np.array(params.top_p).ravel().tolist() == [0.5, KEEP_ALL, KEEP_ALL]
+    assert np.array(params.log_min_p).ravel().tolist()[1:] == [-np.inf, -np.inf]
+    assert np.array(params.top_k).ravel().tolist() == [3, 0, 0]
+    assert params.typical_p is None
+    assert params.min_keep is None
 
 
-def test_step_parameters_follow_the_position() -> None:
+def test_step_params_follow_the_position() -> None:
     samplers = [
         row_sampler(SamplingParams(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.1)),
         None,
@@ -106,7 +106,7 @@ def test_step_parameters_follow_the_position() -> None:
     assert stages is not None
     seen = set()
     for position in range(20):
-        thresholds = step_knobs(stages, samplers, [position, 0]).xtc_threshold
+        thresholds = step_params(stages, samplers, [position, 0]).xtc_threshold
         assert thresholds is not None
         values = np.array(thresholds).ravel().tolist()
         assert values[1] == SHUT_GATE
@@ -116,11 +116,11 @@ def test_step_parameters_follow_the_position() -> None:
 
 def test_penalties_and_logprobs_cost_nothing_when_nobody_asks() -> None:
     samplers = [row_sampler(SamplingParams(temperature=1.0)), None]
-    assert penalty_knobs(samplers) is None
-    assert asking_rows(samplers) is None
+    assert penalty_params(samplers) is None
+    assert logprob_rows(samplers) is None
 
 
 def test_no_alternatives_is_a_request_too() -> None:
-    asking = asking_rows([None, row_sampler(SamplingParams(logprobs=0))])
-    assert asking is not None
-    assert (asking.rows, asking.top) == ((1,), (0,))
+    rows = logprob_rows([None, row_sampler(SamplingParams(logprobs=0))])
+    assert rows is not None
+    assert (rows.rows, rows.top) == ((1,), (0,))

@@ -1,4 +1,4 @@
-"""The starter in the forms its peers run best, made once beside the model cache.
+"""The starter in the forms its peers run best, made once in a cache folder of their own.
 
 starter     4-bit as converted, which mlxcel turns into what is fastest here
 dense       the same weights as dense float32, for mlx-lm on equal terms
@@ -19,7 +19,7 @@ from engine.models.starter import ensure_starter
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
+class StarterWeights:
     """Folders that mlx-lm loads."""
 
     starter: Path
@@ -27,13 +27,13 @@ class Variants:
     four_bit: Path
 
 
-def starter_variants(home: Path | None = None) -> Variants:
-    """The variants, made if they are not there."""
+def starter_weights(home: Path | None = None) -> StarterWeights:
+    """The folders, made if they are not there."""
     home = home or platformdirs.user_cache_path("mlxcel-benchmarks")
     starter = ensure_starter(home)
     dense = _made(home / "dense", starter, WeightForm.DENSE)
     four_bit = _made(home / "four-bit-float32", starter, WeightForm.QUANTIZED)
-    return Variants(starter, dense, four_bit)
+    return StarterWeights(starter, dense, four_bit)
 
 
 def _made(folder: Path, starter: Path, form: WeightForm) -> Path:

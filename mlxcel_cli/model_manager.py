@@ -20,7 +20,7 @@ EXAMPLE_MODEL = "mlx-community/Qwen3-0.6B-4bit"
 _HEADINGS = ("NAME", "KIND", "SIZE", "CONTEXT", "WEIGHTS")
 
 
-class ModelShelf:
+class ModelManager:
     """The models on this machine, as a person sees and changes them."""
 
     def __init__(self, places: ModelPlaces, output: Output, *, offline: bool) -> None:
@@ -29,8 +29,8 @@ class ModelShelf:
         self._offline = offline
 
     @classmethod
-    def open(cls, config: Path | None) -> "ModelShelf":
-        """The shelf that the environment and the options file describe."""
+    def open(cls, config: Path | None) -> "ModelManager":
+        """The models that the environment and the options file point to."""
         settings = load_settings(os.environ, command="models", config=config)
         output = standard_output(os.environ)
         for warning in settings.warnings:
@@ -83,7 +83,7 @@ class ModelShelf:
         """Delete a model after asking.
 
         Raises:
-            InvalidParams: it lies outside the caches, or nobody is there to be asked.
+            InvalidParams: it lies outside the caches, or there is no terminal to ask on.
         """
         model = find_local(name, self._places, offline=self._offline)
         doomed = removal(model, self._places)
@@ -116,7 +116,7 @@ class ModelShelf:
 
     def _agreed(self, question: str) -> bool:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise InvalidParams("--yes", "is needed where nobody can be asked")
+            raise InvalidParams("--yes", "is needed where there is no terminal to ask on")
         self._output.note(f"{question} [y/N]")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -6,9 +6,9 @@ from typing import TypeGuard
 
 import mlx.core as mx
 
-from engine.sampling.chain import LEAST_TEMPERATURE, Knobs, Stages, StepKnobs
+from engine.sampling.chain import LEAST_TEMPERATURE, StageParams, Stages, StepParams
 from engine.sampling.logprobs import LogprobRows
-from engine.sampling.penalties import PenaltyKnobs
+from engine.sampling.penalties import PenaltyParams
 from engine.sampling.row_sampler import SHUT_GATE, RowSampler
 
 CANDIDATES = (64, 256, 1280)
@@ -46,7 +46,7 @@ def chain_stages(samplers: Samplers) -> Stages | None:
     )
 
 
-def stage_knobs(samplers: Samplers, stages: Stages) -> Knobs:
+def stage_params(samplers: Samplers, stages: Stages) -> StageParams:
     """The parameter arrays of the built stages; rows without a stage get its keep-all value."""
 
     def floats(value: Callable[[RowSampler], float], off: float, *, built: bool) -> mx.array | None:
@@ -54,7 +54,7 @@ def stage_knobs(samplers: Samplers, stages: Stages) -> Knobs:
             _column([value(row) if _filters(row) else off for row in samplers]) if built else None
         )
 
-    return Knobs(
+    return StageParams(
         temperature=_column([_temperature(row) for row in samplers]),
         greedy=_greedy(samplers) if stages.greedy_rows else None,
         top_n_sigma=floats(
@@ -79,7 +79,7 @@ def stage_knobs(samplers: Samplers, stages: Stages) -> Knobs:
     )
 
 
-def step_knobs(stages: Stages, samplers: Samplers, positions: Sequence[int]) -> StepKnobs:
+def step_params(stages: Stages, samplers: Samplers, positions: Sequence[int]) -> StepParams:
     """The parameters that follow from each row's position and feedback."""
     thresholds = mu = None
     if stages.xtc:
@@ -91,22 +91,22 @@ def step_knobs(stages: Stages, samplers: Samplers, positions: Sequence[int]) -> 
         )
     if stages.mirostat:
         mu = _column([0.0 if row is None else row.mu for row in samplers])
-    return StepKnobs(thresholds, mu)
+    return StepParams(thresholds, mu)
 
 
-def penalty_knobs(samplers: Samplers) -> PenaltyKnobs | None:
+def penalty_params(samplers: Samplers) -> PenaltyParams | None:
     """The strengths of the penalties; None when no row has any."""
     rows = [None if row is None or row.window is None else row.params for row in samplers]
     if not any(rows):
         return None
-    return PenaltyKnobs(
+    return PenaltyParams(
         repetition=_column([1.0 if one is None else one.repetition_penalty for one in rows]),
         frequency=_column([0.0 if one is None else one.frequency_penalty for one in rows]),
         presence=_column([0.0 if one is None else one.presence_penalty for one in rows]),
     )
 
 
-def asking_rows(samplers: Samplers) -> LogprobRows | None:
+def logprob_rows(samplers: Samplers) -> LogprobRows | None:
     """The rows that want logprobs; None when none does."""
     top = {
         index: row.params.logprobs
