@@ -195,7 +195,7 @@ def main() -> int:
     import platformdirs
 
     from engine.runtime.blas import prepare_blas
-    from engine.runtime.cpu_jit import prepare_cpu
+    from engine.runtime.device import prepare_cpu
 
     prepare_blas(platformdirs.user_cache_path("mlxcel"), None)
     prepare_cpu()

@@ -1,7 +1,5 @@
 """What the server caches and drafts: second turns, and prompt lookup off and on."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median
@@ -89,9 +87,6 @@ def _asked_on(first: list[dict[str, str]], answer: str, texts: Texts) -> list[di
 
 async def lookup(plan: Plan) -> None:
     """Prompt lookup off and on at several widths, and off twice as the noise floor."""
-    if not _has_lookup():
-        note("This `mlxcel serve` has no --draft-kind: prompt lookup in the server is not built.")
-        return
     style = plan.prompt_style
     head(
         f"Prompt lookup in the server, {style} prompts, {2 * plan.new_tokens} new tokens, greedy",
@@ -144,8 +139,3 @@ async def _lookup_row(plan: Plan, width: int, off: Client, on: Client) -> None:
 
 def _over(some: Sequence[float], base: Sequence[float]) -> str:
     return spread(a / b for a, b in zip(some, base, strict=True))
-
-
-def _has_lookup() -> bool:
-    command = [sys.executable, "-m", "mlxcel_cli", "serve", "--help"]
-    return LOOKUP[0] in subprocess.run(command, capture_output=True, text=True, check=True).stdout

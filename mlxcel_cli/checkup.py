@@ -23,8 +23,7 @@ from engine.runtime.blas import (
     prepare_blas,
 )
 from engine.runtime.blas_shim import find_compiler
-from engine.runtime.cpu_jit import jit_compiler
-from engine.runtime.device import DeviceFacts, device_facts
+from engine.runtime.device import DeviceFacts, device_facts, jit_compiler
 from engine.runtime.memory import memory_available
 from mlxcel_cli.config import Settings
 from mlxcel_cli.output import printable

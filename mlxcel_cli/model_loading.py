@@ -16,8 +16,7 @@ from engine.models.progress import Progress
 from engine.models.resolve import ModelPlaces, resolve
 from engine.params import LookupPolicy
 from engine.prefill import PrefillPacer
-from engine.runtime.cpu_jit import prepare_cpu
-from engine.runtime.device import DeviceFacts, device_facts
+from engine.runtime.device import DeviceFacts, device_facts, prepare_cpu
 from engine.runtime.memory import (
     MemoryNeed,
     clear_interval,

@@ -17,9 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engine.errors import PullFailed
-from engine.models.atomic import create_folder
+from engine.models.built_folder import create_folder, is_made_from
 from engine.models.progress import Progress, ProgressReport, no_report
-from engine.models.stamp import is_made_from
 
 STARTER_NAME = "SmolLM2-135M-Instruct"
 """The starter's name, and its folder's in the cache."""

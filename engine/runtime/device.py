@@ -1,15 +1,19 @@
-"""Says what MLX computes on here: kind, name and memory of the device.
+"""Says what MLX computes on here, and keeps its compiler out of a CPU's answers.
 
 MLX is imported inside, so that a machine without a backend can still be advised.
 """
 
 import os
 import platform
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.errors import BackendMissing
+
+COMPILER = "g++"
+"""What MLX's CPU backend calls."""
 
 Kind = Literal["metal", "cuda", "cpu"]
 
@@ -74,6 +78,30 @@ def total_memory_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return 0
+
+
+def prepare_cpu() -> bool:
+    """Disable compiled graphs if MLX computes on the CPU; return whether it was done.
+
+    There ``mx.compile`` writes C++ and runs ``g++`` for each new fused kernel, about half a second
+    each at first use. A step gains nothing from it (docs/runtime.md has the figures).
+
+    Holds for the whole process, for functions that mlx-lm has already wrapped too. Call it on
+    the engine thread before the first forward.
+
+    Raises:
+        BackendMissing: MLX has no backend.
+    """
+    mx = import_mlx()
+    if mx.default_device() != mx.Device(mx.cpu):
+        return False
+    mx.disable_compile()
+    return True
+
+
+def jit_compiler() -> str | None:
+    """Path of the compiler MLX would call on the CPU, if there is one."""
+    return shutil.which(COMPILER)
 
 
 def _kind(mx: Any) -> Kind:

@@ -1,17 +1,25 @@
 """Converts a GGUF file to an mlx-lm folder: all of it or nothing.
 
-Memory holds one packed tensor and one piece of its output at a time; MLX is not used.
+Memory holds one packed tensor and one chunk of its output at a time; MLX is not used.
 """
 
 import json
+import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.models.atomic import create_folder
+from engine.models.built_folder import (
+    Stamp,
+    create_folder,
+    fingerprint,
+    is_made_from,
+    read_stamp,
+    write_stamp,
+)
 from engine.models.gguf.architecture import Architecture, Config, model_config, read_architecture
 from engine.models.gguf.blocks import GROUP, Floats
 from engine.models.gguf.packing import (
@@ -31,9 +39,7 @@ from engine.models.gguf.tokenizer_files import (
     tokenizer_json,
 )
 from engine.models.gguf.vocabulary import Vocabulary, read_vocabulary
-from engine.models.gguf.weight_file import write_weights
 from engine.models.progress import Progress, ProgressReport, no_report
-from engine.models.stamp import Stamp, fingerprint, is_made_from, read_stamp, write_stamp
 
 Placed = list[tuple[TensorInfo, Placement]]
 
@@ -100,6 +106,31 @@ def write_model(
     write_stamp(folder, Stamp(identity, tuple(_notes(placed, vocabulary))))
 
 
+def write_weights(
+    path: Path, arrays: Sequence[StoredArray], chunks: Iterable[bytes]
+) -> Iterator[int]:
+    """Write ``arrays``, whose data ``chunks`` gives in their order; yields each chunk's bytes.
+
+    Never holds more than one chunk. Source: the safetensors format, huggingface/safetensors.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    header = _weights_header(arrays)
+    total = sum(array.byte_count for array in arrays)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        written = 0
+        for chunk in chunks:
+            file.write(chunk)
+            written += len(chunk)
+            yield len(chunk)
+        assert written == total, f"{written} bytes of data for {total} declared"
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _rope_factors(file: GGUFFile) -> Floats | None:
     tensor = file.tensors.get(ROPE_FACTORS)
     if tensor is None:
@@ -142,6 +173,22 @@ def _check_space(path: Path, needed_bytes: int) -> None:
             f"the converted model takes {needed_bytes / 2**30:.1f} GiB, "
             f"and the disk has {free_bytes / 2**30:.1f} GiB left",
         )
+
+
+def _weights_header(arrays: Sequence[StoredArray]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "mlx"}}
+    start = 0
+    for array in arrays:
+        end = start + array.byte_count
+        entries[array.name] = {
+            "dtype": array.dtype,
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+        start = end
+    text = json.dumps(entries).encode()
+    # Readers map the data, so it begins at a multiple of eight.
+    return text + b" " * (-len(text) % 8)
 
 
 def _number_formats(placed: Placed) -> Config:

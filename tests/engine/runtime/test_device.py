@@ -1,13 +1,28 @@
-"""Proves what is said of a device, and what a person without a backend is told."""
+"""What is said of a device and to a person without a backend; no compiler runs on a CPU."""
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from engine.errors import BackendMissing
 from engine.runtime import device
-from engine.runtime.device import device_facts, import_mlx, total_memory_bytes
+from engine.runtime.device import device_facts, import_mlx, prepare_cpu, total_memory_bytes
+
+PROGRAM = """
+import mlx.core as mx
+mx.set_default_device(mx.cpu)
+@mx.compile
+def swish(x, y):
+    return x * mx.sigmoid(x) * y + mx.exp(-y)
+from engine.runtime.device import prepare_cpu
+if {prepared}:
+    assert prepare_cpu()
+mx.eval(swish(mx.ones(9), mx.ones(9)))
+"""
 
 
 def fake_mlx(default: str, facts: dict[str, object], *, metal: bool = False) -> SimpleNamespace:
@@ -80,3 +95,28 @@ def test_mlx_without_its_library_names_both_extras(monkeypatch: pytest.MonkeyPat
 )
 def test_each_system_has_its_own_advice(system: str, machine: str, words: str):
     assert words in device._advice(system, machine)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_functions_wrapped_before_are_not_compiled_after(tmp_path: Path, prepared: bool):
+    called = tmp_path / "called"
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\ntouch {called}\nexit 1\n")
+    compiler.chmod(0o755)
+    places = os.pathsep.join(place for place in sys.path if place)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": places,
+        "TMPDIR": str(tmp_path),
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+    }
+    code = PROGRAM.format(prepared=prepared)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    if prepared:
+        assert done.returncode == 0
+    assert called.exists() != prepared
+
+
+def test_a_gpu_keeps_its_compiler(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device, "import_mlx", lambda: fake_mlx("gpu", {}))
+    assert not prepare_cpu()

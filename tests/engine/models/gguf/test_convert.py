@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from engine.errors import ModelFileError, UnsupportedModel
+from engine.models.built_folder import STAMP_FILE
 from engine.models.gguf.blocks import block_format
 from engine.models.gguf.convert import convert_gguf
 from engine.models.mlxlm import import_mlx_lm, model_classes
-from engine.models.stamp import STAMP_FILE
 from tests.engine.models.gguf.write_gguf import (
     BYTE_VOCABULARY,
     Raw,

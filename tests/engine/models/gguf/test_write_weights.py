@@ -2,8 +2,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from engine.models.gguf.convert import write_weights
 from engine.models.gguf.packing import StoredArray
-from engine.models.gguf.weight_file import write_weights
 
 ARRAYS = [
     StoredArray("a.weight", "U32", (2, 3)),
@@ -11,7 +11,7 @@ ARRAYS = [
     StoredArray("c", "BF16", (1,)),
     StoredArray("d", "F32", (2,)),
 ]
-PIECES = [
+CHUNKS = [
     np.arange(4, dtype="<u4").tobytes(),
     np.arange(4, 6, dtype="<u4").tobytes(),
     np.arange(4, dtype="<f2").tobytes(),
@@ -20,9 +20,9 @@ PIECES = [
 ]
 
 
-def test_mlx_reads_what_was_written_in_pieces(tmp_path):
+def test_mlx_reads_what_was_written_in_chunks(tmp_path):
     path = tmp_path / "w.safetensors"
-    sizes = list(write_weights(path, ARRAYS, PIECES))
+    sizes = list(write_weights(path, ARRAYS, CHUNKS))
     assert sizes == [16, 8, 8, 2, 8]
     arrays, metadata = mx.load(str(path), return_metadata=True)
     assert metadata == {"format": "mlx"}
@@ -37,10 +37,10 @@ def test_mlx_reads_what_was_written_in_pieces(tmp_path):
 
 def test_data_begins_at_a_multiple_of_eight(tmp_path):
     path = tmp_path / "w.safetensors"
-    list(write_weights(path, ARRAYS, PIECES))
+    list(write_weights(path, ARRAYS, CHUNKS))
     assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
 
 
 def test_data_of_another_length_than_declared_is_never_passed_off_as_whole(tmp_path):
     with pytest.raises(AssertionError, match="40 bytes of data for 42 declared"):
-        list(write_weights(tmp_path / "w", ARRAYS, [*PIECES[:3], PIECES[4]]))
+        list(write_weights(tmp_path / "w", ARRAYS, [*CHUNKS[:3], CHUNKS[4]]))
