@@ -30,7 +30,7 @@ from engine.outcome import SeqId
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import plan_prefill
 from engine.runtime.blas import prepare_blas
-from engine.ticket import Ticket
+from engine.steps import Ticket
 
 STEPS = 48
 

@@ -21,29 +21,20 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from engine import guard
-from engine.commit import fail
-from engine.drafting import Drafting
-from engine.errors import EvalFailed, InvalidParams, RowError
-from engine.finish import context_is_full
+from engine.errors import EvalFailed, InvalidParams, RowError, SnapshotError
+from engine.finish import context_is_full, fail
 from engine.forwards import Forwards, readable
-from engine.handover import Handover
-from engine.health import Health
 from engine.kv.choose import choose_storage
-from engine.kv.storage import RowSnapshot
-from engine.ledger import RowTable
-from engine.lookup.governor import Governor
-from engine.opening import expected_tokens, new_row
+from engine.kv.transfer import KvTransfer
+from engine.lookup.verify import Drafting
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams
 from engine.prefill import PrefillChunk
-from engine.rows import Phase, Row, RowHooks, SuspendedRow
+from engine.rows import Phase, PreemptedRow, Row, RowHooks, RowTable
 from engine.sampling.plan import ChainPrograms
-from engine.snapshot import CachedPrefix, SequenceSnapshot
-from engine.steps import Steps
-from engine.ticket import Ticket
+from engine.steps import Steps, Ticket
 
 if TYPE_CHECKING:
-    from engine.models.fingerprint import ModelFingerprint
     from engine.models.load import LoadedModel, ModelFacts
     from engine.text.row_text import RowText
 
@@ -78,20 +69,27 @@ class Engine:
         self._storage = self.choice.storage
         programs = ChainPrograms() if compiled else None
         self._forwards = Forwards(loaded.model, self._storage, programs)
-        self._loaded = loaded
         self.tokenizer = loaded.tokenizer
-        self._table = RowTable(self._storage, clear_every=clear_every)
+        self._table = RowTable(self._storage, loaded, context_tokens=self.context_tokens)
         self.holds_steps = mx.default_device() == mx.Device(mx.cpu)
-        self._steps = Steps(self._forwards, self._table, holds=self.holds_steps)
-        self.drafting = Drafting(self._table, self._storage, self._forwards, self.context_tokens)
-        self.unmeasured_policy = unmeasured_policy
-        self._handover = Handover(self, self._table, self._storage, loaded, self.choice.kind)
-        self._next_seq = 0
-
-    @property
-    def health(self) -> Health:
+        self._steps = Steps(
+            self._forwards,
+            self._table,
+            self._storage,
+            clear_every=clear_every,
+            holds=self.holds_steps,
+        )
+        self.health: guard.Health = self._steps.health
         """Whether the backend still works."""
-        return self._table.health
+        self.drafting = Drafting(
+            self._table, self._steps, self._storage, self._forwards, self.context_tokens
+        )
+        """Drafts of single rows, their forwards and what they cost."""
+        self.unmeasured_policy = unmeasured_policy
+        self.transfer = KvTransfer(
+            self._table, self._steps, self._storage, loaded, self.choice.kind
+        )
+        """KV of rows and prefixes out of this engine and into it."""
 
     # -- life of a row
 
@@ -108,31 +106,38 @@ class Engine:
             InvalidParams: a token id outside the model's vocabulary.
             ContextOverflow: the prompt leaves no room for an answer.
         """
-        row = new_row(
-            SeqId(self._next_seq),
-            params,
-            self._loaded,
-            context_tokens=self.context_tokens,
-            text=text,
-            hooks=hooks,
-        )
-        row.slot = self._storage.open(expected_tokens(row))
-        self._next_seq += 1
-        self._table.rows[row.seq] = row
-        return row.seq
+        return self._table.open(params, text, hooks).seq
 
     def close(self, seq: SeqId) -> None:
         """Free a row and what it has in flight; closing twice is harmless."""
-        row = self._table.rows.pop(seq, None)
-        if row is None:
-            return
-        # What was appended and never drawn from may hold anything, as a failed row's KV may.
-        unread = row.phase is Phase.PREFILL or bool(row.in_flight)
-        row.phase = Phase.FINISHED
-        row.in_flight.clear()
+        self._table.close(seq)
         self._steps.forget()
-        if row.lost is None:
-            self._storage.close(row.slot, failed=row.failed or unread)
+
+    def preempt(self, seq: SeqId) -> PreemptedRow:
+        """Close a row that has nothing in flight, keeping what `resume` needs; its KV is dropped.
+
+        Raises:
+            SnapshotError: the row has ended or failed.
+        """
+        row = self._table.sound_row(seq)
+        if row.phase is Phase.FINISHED:
+            raise SnapshotError("the row has ended: there is nothing to resume")
+        assert not row.in_flight, "a row is preempted between its steps"
+        preempted = PreemptedRow(
+            row.resumable_params, tuple(row.ids), row.sampler.snapshot(), row.text, row.hooks
+        )
+        self.close(seq)
+        return preempted
+
+    def resume(self, preempted: PreemptedRow) -> SeqId:
+        """Open a row that continues where it was preempted, once its ids are prefilled again.
+
+        `prefill` takes chunks of prompt and answer; the last one draws the answer's next token.
+        """
+        row = self._table.open(preempted.params, preempted.text, preempted.hooks)
+        row.ids[:] = preempted.ids
+        row.sampler.restore(preempted.sampler)
+        return row.seq
 
     # -- prefill
 
@@ -149,9 +154,9 @@ class Engine:
         try:
             first = self._prefilled(row, chunk)
         except guard.BACKEND_ERRORS as error:
-            (first,) = self._table.end([row], EvalFailed(str(error)))
+            (first,) = self._steps.end([row], EvalFailed(str(error)))
         except RowError as error:
-            (first,) = self._table.end([row], error)
+            (first,) = self._steps.end([row], error)
         return PrefillOutcome(seq, chunk.stop, row.prompt_tokens, first)
 
     def join(self, seq: SeqId) -> None:
@@ -168,7 +173,7 @@ class Engine:
         row = self._table.row(seq)
         if row.phase is not Phase.DECODE or row.lost is not None:
             return False
-        # Behind a failed step the row has no token to go on with, and would fail its neighbours.
+        # Behind a failed step the row has no token to continue from, and would fail its neighbours.
         if any(ticket.error is not None or row in ticket.faults for ticket in row.in_flight):
             return False
         ahead = row.written + len(row.in_flight)
@@ -200,7 +205,7 @@ class Engine:
     def flush(self) -> None:
         """Start the newest step where ``submit`` only built it (on a CPU); else nothing.
 
-        For when all that was collected is told; the next ``submit`` does it too.
+        Call it once all that was collected is sent; the next ``submit`` does it too.
         """
         self._steps.flush()
 
@@ -250,125 +255,12 @@ class Engine:
         """Most tokens a draft for the row may have now: its budget, context and way back."""
         return self.drafting.room(seq, max_draft)
 
-    # -- rows to and from elsewhere
-
-    def snapshot(self, seq: SeqId, *, governor: Governor | None = None) -> SequenceSnapshot:
-        """What another engine of this model needs to go on with a row; the row goes on too.
-
-        A row with steps in flight is taken as it was committed. Waits for the device.
-
-        Args:
-            seq: a row that reads its prompt or decodes.
-            governor: the draft budget's keeper of the row's drafter, to go along.
-
-        Raises:
-            SnapshotError: the row has ended or failed.
-            UnsupportedModel: this family's KV cannot be taken out.
-            EvalFailed: the backend threw.
-        """
-        return self._handover.snapshot(seq, governor)
-
-    def restore(
-        self,
-        snapshot: SequenceSnapshot,
-        *,
-        text: RowText | None = None,
-        hooks: RowHooks | None = None,
-    ) -> SeqId:
-        """Open a row that goes on where a snapshot was taken; what fails leaves no row.
-
-        Args:
-            snapshot: of this very model, from any process.
-            text: a fresh one with the row's stop strings; what was released before stays unsaid.
-            hooks: what decides for the row, if it had any.
-
-        Raises:
-            SnapshotMismatch: it is of another model or setup.
-            SnapshotError: it cannot be put into a row here.
-            ContextOverflow: this engine's context has no room for its next token.
-            EvalFailed: the backend threw.
-        """
-        return self._handover.restore(snapshot, text, hooks)
-
-    def detach(self, seq: SeqId, tokens: int | None = None) -> CachedPrefix:
-        """A copy of the KV of a row's first ``tokens`` tokens, None: of all committed ones.
-
-        The row may have finished, and may not have failed. Waits for the device.
-
-        Raises:
-            SnapshotError: the row has failed, is shorter, or its KV exists only as a whole.
-            UnsupportedModel: this family's KV cannot be taken out.
-            EvalFailed: the backend threw.
-        """
-        return self._handover.detach(seq, tokens)
-
-    def detach_run(self, seq: SeqId, start: int, stop: int) -> RowSnapshot:
-        """A copy of the KV of a row's tokens [start, stop), as `detach`: no row begins with it.
-
-        Raises:
-            SnapshotError, UnsupportedModel, EvalFailed: as `detach`.
-        """
-        return self._handover.run(seq, start, stop)
-
-    def retire(self, seq: SeqId) -> tuple[int, ...]:
-        """End a row where it stands, steps in flight unread; the ids its KV is of, to be detached.
-
-        Raises:
-            SnapshotError: the row has failed.
-            RewindFailed: what was in flight cannot be taken back; the row has failed.
-        """
-        return self._handover.retire(seq)
-
-    @property
-    def fingerprint(self) -> ModelFingerprint:
-        """What its KV is bound to; the first call reads a few values of each weight.
-
-        Raises:
-            EvalFailed: the backend threw.
-        """
-        return self._handover.model
-
-    def adopt(
-        self,
-        params: SequenceParams,
-        prefix: CachedPrefix,
-        *,
-        text: RowText | None = None,
-        hooks: RowHooks | None = None,
-    ) -> SeqId:
-        """`open`, with the KV of as many tokens as prompt and prefix share, but for the last.
-
-        `cached_tokens` says how many; `prefill` begins there. What fails leaves no row.
-
-        Raises:
-            SnapshotMismatch: the prefix is of another model or setup.
-            SnapshotError: they share nothing that can be used (`CachedPrefix.shared_tokens`).
-            InvalidParams, ContextOverflow: as `open`.
-            EvalFailed: the backend threw.
-        """
-        return self._handover.adopt(params, prefix, text, hooks)
+    # -- what a row has come to
 
     def cached_tokens(self, seq: SeqId) -> int:
-        """Tokens of a row's prompt whose KV is there: where its prefill begins or goes on."""
+        """Tokens of a row's prompt whose KV is there: where its prefill begins or continues."""
         row = self._table.row(seq)
         return 0 if row.lost else min(row.prompt_tokens, self._storage.length(row.slot))
-
-    def suspend(self, seq: SeqId) -> SuspendedRow:
-        """Close a row that has nothing in flight, keeping what `resume` needs; its KV is dropped.
-
-        Raises:
-            SnapshotError: the row has ended or failed.
-        """
-        return self._handover.suspend(seq)
-
-    def resume(self, suspended: SuspendedRow) -> SeqId:
-        """Open a row that goes on where it was suspended, once its ids are read again.
-
-        `prefill` takes chunks of prompt and answer; the last one draws the answer's next token.
-        """
-        return self._handover.resume(suspended)
-
-    # -- what a row has come to
 
     def ids(self, seq: SeqId) -> tuple[int, ...]:
         """Prompt and answer so far."""
@@ -393,6 +285,6 @@ class Engine:
         drawn, faults = self._forwards.draw_positions({row: ()}, logits[-1:])
         if faults:
             raise faults[row]
-        reading = self._table.read(drawn, readable(drawn, logits[-1:]))
+        reading = self._steps.read(drawn, readable(drawn, logits[-1:]))
         row.phase = Phase.DECODE
-        return self._table.commit(row, reading, 0)
+        return self._steps.commit(row, reading, 0)

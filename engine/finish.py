@@ -1,17 +1,35 @@
-"""Why an answer ends: every cause, and the one order in which they are asked."""
+"""Commits a drawn token to its row, and says why an answer ends: every cause, in one order.
+
+Every front end, batch width and verify round ends here, so there is one rule for when an answer
+stops and which text is shown.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from engine.errors import HookFailed, NonFiniteLogits, RowError
+from engine.outcome import StepOutcome, TokenLogprobs
 from engine.params import LoopRule
+
+if TYPE_CHECKING:
+    from engine.rows import Row
+
+HOOK_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a faulty mask, text or finish hook raises; it ends the row, not the step."""
+
+NOT_FINITE = -1
+"""What a step reports instead of a token when the row's logits were unusable."""
 
 LOOP_PATTERN_LIMIT = 64
 """Longest repeated block that is looked for, whatever the rule asks."""
 
 
 class FinishCause(StrEnum):
-    """Why a sequence stopped, in the order the causes are asked."""
+    """Why an answer ended, in the order the causes are checked."""
 
     EOS = "eos"
     STOP_SEQUENCE = "stop_sequence"
@@ -23,7 +41,7 @@ class FinishCause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FinishRules:
-    """What may stop a sequence, fixed at ``open``."""
+    """What may end an answer, fixed at ``open``."""
 
     eos_ids: frozenset[int]
     """The model's, the tokenizer's and the request's end tokens; empty under ignore_eos."""
@@ -31,6 +49,59 @@ class FinishRules:
     context_tokens: int | None
     """Bound on prompt + answer."""
     loop: LoopRule
+
+
+def commit(row: Row, token: int, logprobs: TokenLogprobs | None = None) -> StepOutcome:
+    """Append ``token`` to the row, or end it.
+
+    An end token is not appended. The token that trips the repetition loop is, but its text is
+    not shown.
+    """
+    if token == NOT_FINITE:
+        return fail(row, NonFiniteLogits("the model gave no usable probability for any token"))
+    if token in row.rules.eos_ids:
+        row.finish()
+        return StepOutcome(row.seq, token, _closing_text(row), FinishCause.EOS, logprobs=logprobs)
+    row.append(token)
+    try:
+        cause = _cause(row, token)
+    except HOOK_ERRORS as error:
+        return fail(row, HookFailed(f"{type(error).__name__}: {error}"))
+    if cause is None:
+        text = "" if row.text is None else row.text.take()
+    elif cause is FinishCause.REPETITION_LOOP:
+        text = ""
+    elif cause is FinishCause.STOP_SEQUENCE:
+        text = "" if row.text is None else row.text.take()
+    else:
+        text = _closing_text(row)
+    if cause is not None:
+        row.finish()
+    return StepOutcome(row.seq, token, text, cause, logprobs=logprobs)
+
+
+def fail(row: Row, error: RowError) -> StepOutcome:
+    """End the row with ``error``; what it wrote before stays."""
+    row.finish(failed=True)
+    return StepOutcome(row.seq, None, error=error)
+
+
+def _cause(row: Row, token: int) -> FinishCause | None:
+    stopped = row.text is not None and row.text.push(token)
+    return finish_after_push(
+        ids=row.ids,
+        prompt_tokens=row.prompt_tokens,
+        rules=row.rules,
+        stop_string=stopped,
+        hook=None if row.hooks is None else row.hooks.finish(row.ids),
+    )
+
+
+def _closing_text(row: Row) -> str:
+    if row.text is None:
+        return ""
+    row.text.flush()
+    return row.text.take()
 
 
 def finish_after_push(
@@ -41,7 +112,7 @@ def finish_after_push(
     stop_string: bool,
     hook: FinishCause | None = None,
 ) -> FinishCause | None:
-    """The first cause that stops a sequence whose newest token is no end token.
+    """The first cause that ends an answer whose newest token is no end token.
 
     Args:
         ids: prompt and answer, the newest token included.

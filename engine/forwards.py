@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from engine import guard
 from engine.errors import EvalFailed, HookFailed
+from engine.finish import HOOK_ERRORS
 from engine.kv.storage import Storage
-from engine.rows import HOOK_ERRORS, Phase, Row, RowHooks
+from engine.rows import Phase, Row, RowHooks
 from engine.sampling.plan import ChainPrograms, Draw, DrawPlan, DrawRow, draw
-from engine.ticket import Ticket
+
+if TYPE_CHECKING:
+    from engine.steps import Ticket
 
 Drafts = Mapping[Row, Sequence[int]]
 """What is fed to some rows behind the newest token of each; empty: that token alone."""

@@ -2,6 +2,7 @@
 
 A backend can throw at any such point. Here that becomes `EvalFailed`, so that it ends rows and
 never the thread; `tests/rules` keeps every other module of the engine free of device reads.
+`Health` counts them: a run of evaluation failures ends serving.
 """
 
 from collections.abc import Sequence
@@ -70,3 +71,28 @@ def dispatch(arrays: Sequence[mx.array]) -> None:
         mx.async_eval(*arrays)  # type: ignore[no-untyped-call]
     except BACKEND_ERRORS as error:
         raise EvalFailed(str(error)) from error
+
+
+FAILURES_ALLOWED = 8
+"""Consecutive failures after which the engine is declared sick."""
+
+
+class Health:
+    """Counts consecutive evaluation failures: one a shared forward."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        """Evaluation failures since the last success."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the backend is still worth a try."""
+        return self.failures < FAILURES_ALLOWED
+
+    def succeeded(self) -> None:
+        """An evaluation worked."""
+        self.failures = 0
+
+    def failed(self) -> None:
+        """An evaluation failed, for one row or for all of a step."""
+        self.failures += 1

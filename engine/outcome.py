@@ -1,13 +1,17 @@
 """What leaves the engine: plain frozen values, never arrays."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from engine.errors import RowError
-from engine.finish import FinishCause
+
+if TYPE_CHECKING:
+    from engine.finish import FinishCause
 
 SeqId = NewType("SeqId", int)
-"""Handle of an open sequence; never a token id."""
+"""Handle of an open row; never a token id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,14 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class PrefillOutcome:
-    """What one prefill piece did."""
+    """What one prefill chunk did."""
 
     seq: SeqId
     done_tokens: int
     """Prompt tokens whose KV is there."""
     prompt_tokens: int
     first: StepOutcome | None = None
-    """The first token of the answer, after the last piece."""
+    """The first token of the answer, after the last chunk."""
 
 
 @dataclass(frozen=True, slots=True)

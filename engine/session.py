@@ -23,8 +23,8 @@ from engine.outcome import SeqId, StepOutcome, Timings, Usage
 from engine.params import LookupPolicy, SequenceParams, SpeculationParams, seeded
 from engine.prefill import PrefillPacer, plan_prefill
 from engine.prompt_cache.cache import PromptCache
+from engine.steps import Ticket
 from engine.text.row_text import RowText
-from engine.ticket import Ticket
 
 
 @dataclass(frozen=True, slots=True)

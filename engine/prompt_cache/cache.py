@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InvalidParams, RowError, SnapshotError, UnsupportedModel
 from engine.kv.storage import RowSnapshot
+from engine.kv.transfer import CachedPrefix
 from engine.outcome import SeqId
 from engine.prompt_cache.disk import DiskTier
 from engine.prompt_cache.key import CacheScope, CacheUse
 from engine.prompt_cache.limits import CacheCounters, CacheLimits, CacheStats
 from engine.prompt_cache.spans import part
 from engine.prompt_cache.store import KvStore
-from engine.snapshot import CachedPrefix
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -172,7 +172,7 @@ class PromptCache:
         if row is None or self._cuts or done_tokens != row.boundary:
             return
         try:
-            row.kept = self._engine.detach(seq)
+            row.kept = self._engine.transfer.export_prefix(seq)
         except COPY_ERRORS:
             self._counters.faults += 1
 
@@ -190,7 +190,7 @@ class PromptCache:
             self._engine.close(seq)
             return
         try:
-            ids = self._engine.retire(seq)
+            ids = self._engine.transfer.finish_row(seq)
             if len(ids) < self._limits.min_tokens:
                 ids = ()
             elif not self._cuts:
@@ -272,7 +272,7 @@ class PromptCache:
     # -- internals
 
     def _scope(self, use: CacheUse) -> CacheScope:
-        return CacheScope.of(self._engine.fingerprint, use)
+        return CacheScope.of(self._engine.transfer.fingerprint, use)
 
     def _bring(self, scope: CacheScope, ids: tuple[int, ...]) -> None:
         """Fetch from the folder what goes on from what is in memory."""
@@ -311,7 +311,7 @@ class PromptCache:
             return None
         prefix = CachedPrefix(scope.model, params.prompt_ids[: kv.tokens], kv)
         try:
-            return self._engine.adopt(params, prefix, text=text, hooks=hooks)
+            return self._engine.transfer.open_with_prefix(params, prefix, text=text, hooks=hooks)
         except SnapshotError:
             self._counters.faults += 1
             return None
@@ -321,7 +321,7 @@ class PromptCache:
             raise
 
     def _keep_whole(self, seq: SeqId, row: _Row) -> None:
-        for prefix in (row.kept, self._engine.detach(seq)):
+        for prefix in (row.kept, self._engine.transfer.export_prefix(seq)):
             if prefix is not None and len(prefix.ids) >= self._limits.min_tokens:
                 self._counters.donated_tokens += len(prefix.ids)
                 if self._store.put_whole(row.scope, prefix.ids, prefix.kv) and self._disk:
@@ -347,7 +347,7 @@ class PromptCache:
         if start == len(donor.ids):
             return False
         stop = min(len(donor.ids), (start // RUN_TOKENS + 1) * RUN_TOKENS)
-        kv = self._engine.detach_run(donor.seq, start, stop)
+        kv = self._engine.transfer.export_run(donor.seq, start, stop)
         if not self._store.put_run(donor.scope, donor.ids[:stop], kv):
             return False
         self._counters.donated_tokens += kv.tokens

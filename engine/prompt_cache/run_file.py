@@ -18,9 +18,9 @@ import numpy as np
 
 from engine import guard
 from engine.errors import SnapshotCorrupt
+from engine.kv.plain import PLAIN_ERRORS
 from engine.kv.storage import RowSnapshot
 from engine.models.form import dtype_name
-from engine.plain import PLAIN_ERRORS
 
 MAGIC = b"mlxcelKV"
 VERSION = 1

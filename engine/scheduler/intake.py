@@ -6,8 +6,8 @@ from dataclasses import replace
 from engine.engine import Engine
 from engine.errors import InvalidParams
 from engine.kv.pool import CAPACITY_STEP, ROW_BUCKETS
-from engine.opening import check_ids
 from engine.params import seeded
+from engine.rows import check_ids
 from engine.scheduler.admission import context_bound
 from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
 from engine.scheduler.job import Job

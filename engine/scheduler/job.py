@@ -16,7 +16,7 @@ from engine.scheduler.state import RowState, WaitingState
 from engine.scheduler.stats import SlotStats
 
 if TYPE_CHECKING:
-    from engine.rows import SuspendedRow
+    from engine.rows import PreemptedRow
     from engine.text.row_text import RowText
 
 
@@ -76,7 +76,7 @@ class Job:
         """Its row, while it has a slot."""
         self.slot = -1
         self.text: RowText | None = None
-        self.suspended: SuspendedRow | None = None
+        self.suspended: PreemptedRow | None = None
         """What its row was when it was preempted."""
         self.is_long = False
         self.is_held = False
@@ -177,7 +177,7 @@ class Job:
         self.seq, self.slot = None, -1
         self.is_decoding = False
 
-    def wait_again(self, suspended: SuspendedRow) -> None:
+    def wait_again(self, suspended: PreemptedRow) -> None:
         """Its row is gone until there is room for it."""
         self.leave_slot()
         self.suspended = suspended

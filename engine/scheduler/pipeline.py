@@ -13,7 +13,7 @@ from engine.errors import InternalFault, RowError
 from engine.outcome import SeqId, StepOutcome
 from engine.scheduler.pace import StepPace
 from engine.scheduler.stats import Counters
-from engine.ticket import Ticket
+from engine.steps import Ticket
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from engine.engine import Engine
 from engine.outcome import SeqId
 from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CacheLimits, CacheStats
-from engine.rows import SuspendedRow
+from engine.rows import PreemptedRow
 from engine.scheduler.job import Job
 from engine.scheduler.state import WaitingState
 from engine.text.row_text import RowText
@@ -41,9 +41,9 @@ class Rows:
             return self._engine.open(job.params, text=job.text, hooks=request.hooks)
         return cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)
 
-    def suspend(self, seq: SeqId) -> SuspendedRow:
+    def suspend(self, seq: SeqId) -> PreemptedRow:
         """Close a row that is to go on later."""
-        suspended = self._engine.suspend(seq)
+        suspended = self._engine.preempt(seq)
         if self._cache is not None:
             self._cache.drop(seq)
         return suspended

@@ -25,7 +25,7 @@ from engine.engine import Engine
 from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFault
 from engine.events import Event, Failed, PrefillProgress
 from engine.finish import FinishCause
-from engine.health import FAILURES_ALLOWED
+from engine.guard import FAILURES_ALLOWED
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 from engine.prefill import PrefillPacer
 from engine.scheduler.admission import WaitReason

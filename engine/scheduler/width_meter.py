@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Drafting(WidthEngine, Protocol):
-    """`engine.drafting.Drafting`, as far as it is used here."""
+    """`engine.lookup.verify.Drafting`, as far as it is used here."""
 
     @property
     def padded_rows(self) -> int:

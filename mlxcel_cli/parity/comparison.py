@@ -14,9 +14,9 @@ from engine import guard
 from engine.models.cpu_forms import stock_forms
 from engine.models.load import LoadedModel
 from engine.models.reference import forced_choices, reference_logits
-from engine.opening import new_row
 from engine.outcome import SeqId
 from engine.params import SamplingParams, SequenceParams
+from engine.rows import new_row
 from engine.sampling.plan import token_scores
 
 NEAR_TIE = {"float32": 1e-3, "float16": 0.05, "bfloat16": 0.5}

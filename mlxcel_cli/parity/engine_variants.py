@@ -118,11 +118,11 @@ def cached_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...
     for chunk in chunks:
         engine.prefill(source, chunk)
     try:
-        prefix = engine.detach(source)
+        prefix = engine.transfer.export_prefix(source)
     except UnsupportedModel as error:
         raise VariantUnfit(str(error)) from error
     engine.close(source)
-    seq = engine.adopt(request.params, prefix)
+    seq = engine.transfer.open_with_prefix(request.params, prefix)
     return _finished(engine, seq, request)
 
 
@@ -139,11 +139,11 @@ def restored_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, .
             if _stepped(engine, seq):
                 return engine.answer_to(seq)
         try:
-            snapshot = engine.snapshot(seq)
+            snapshot = engine.transfer.snapshot(seq)
         except UnsupportedModel as error:
             raise VariantUnfit(str(error)) from error
         engine = RecordingEngine(loaded, request)
-        seq = engine.restore(snapshot)
+        seq = engine.transfer.restore(snapshot)
     return engine.answer_to(seq)
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 from engine.engine import Engine
 from engine.kv.storage import Storage
-from engine.ledger import RowTable
+from engine.models.load import LoadedModel
 from engine.outcome import SeqId
-from engine.rows import Row
+from engine.rows import Row, RowTable
+from engine.steps import Steps
 
 
 def table_of(engine: Engine) -> RowTable:
@@ -20,6 +21,10 @@ def rows_of(engine: Engine) -> dict[SeqId, Row]:
 
 def row_of(engine: Engine, seq: SeqId) -> Row:
     return table_of(engine).row(seq)
+
+
+def steps_of(engine: Engine) -> Steps:
+    return engine._steps
 
 
 def storage_of(engine: Engine) -> Storage:
@@ -46,4 +51,8 @@ def put_model(engine: Engine, model: Any) -> None:
 
 def build_steps_first(engine: Engine, holds: bool) -> None:
     """Whether a step is only built by ``submit`` and started by ``flush``, as on a CPU."""
-    engine._steps._holds = holds
+    steps_of(engine)._holds = holds
+
+
+def loaded_of(engine: Engine) -> LoadedModel:
+    return table_of(engine)._loaded

@@ -177,7 +177,7 @@ def test_a_prompt_of_one_token_that_joins_a_step_is_answered_as_alone(family: st
     for _ in range(4):
         engine.step([beside, seq])
     assert engine.answer(seq) == expected[:4]
-    taken = engine.restore(engine.snapshot(seq))
+    taken = engine.transfer.restore(engine.transfer.snapshot(seq))
     while engine.wants_step(seq):
         engine.verify(seq, ())
     while engine.wants_step(taken):

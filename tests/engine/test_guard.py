@@ -3,6 +3,7 @@ import pytest
 
 from engine import guard
 from engine.errors import EvalFailed
+from engine.guard import FAILURES_ALLOWED, Health
 
 
 class Broken:
@@ -49,3 +50,22 @@ def test_a_bug_of_ours_is_not_taken_for_a_fault_of_the_backend():
 def test_reads_give_plain_values():
     assert guard.read(mx.array([[1.5, 2.0]])) == [[1.5, 2.0]]
     assert guard.read(mx.array([3, 4])) == [3, 4]
+
+
+def test_too_many_failures_in_a_row_are_the_end():
+    health = Health()
+    for _ in range(FAILURES_ALLOWED - 1):
+        health.failed()
+    assert health.ok
+    health.failed()
+    assert not health.ok
+
+
+def test_any_success_starts_the_count_again():
+    health = Health()
+    for _ in range(FAILURES_ALLOWED - 1):
+        health.failed()
+    health.succeeded()
+    health.failed()
+    assert health.failures == 1
+    assert health.ok

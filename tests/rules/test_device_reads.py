@@ -68,7 +68,7 @@ def test_the_guard_is_where_the_rule_says():
 
 @pytest.mark.parametrize(
     ("module", "may"),
-    [("engine/guard.py", True), ("engine/commit.py", True), ("engine/finish.py", False)],
+    [("engine/guard.py", True), ("engine/steps.py", True), ("engine/finish.py", False)],
 )
 def test_which_modules_may_hold_arrays(module: str, may: bool):
     assert may_hold_arrays(Path(module)) == may

@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -63,16 +64,30 @@ def syntax_tree(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
 
 
-def imported_names(path: Path) -> set[str]:
-    """Full dotted names a file imports anywhere, in functions too."""
+def imported_names(path: Path, *, at_run_time: bool = False) -> set[str]:
+    """Full dotted names a file imports anywhere, in functions too.
+
+    Args:
+        path: the file.
+        at_run_time: leave out what is imported for type checking alone.
+    """
     names = set()
-    for node in ast.walk(syntax_tree(path)):
+    for node in nodes(syntax_tree(path), at_run_time=at_run_time):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names.add(node.module)
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def nodes(tree: ast.AST, *, at_run_time: bool) -> Iterator[ast.AST]:
+    """Every node; ``at_run_time`` without the bodies of ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        types_only = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not (types_only and at_run_time):
+            yield node
+            yield from nodes(node, at_run_time=at_run_time)
 
 
 def imports_any(path: Path, *packages: str) -> set[str]:
@@ -88,8 +103,8 @@ def imports_any(path: Path, *packages: str) -> set[str]:
 def may_hold_arrays(path: Path) -> bool:
     """Whether a module may hold MLX arrays.
 
-    It may when it imports MLX, itself or through other modules of ours; not when NumPy is the
-    one array library it imports itself.
+    It may when it imports MLX itself, or at run time through other modules of ours; not when NumPy
+    is the one array library it imports itself.
     """
     if imports_any(path, "numpy") and not imports_any(path, "mlx", "mlx_lm"):
         return False
@@ -98,7 +113,7 @@ def may_hold_arrays(path: Path) -> bool:
         module = pending.pop()
         if imports_any(module, "mlx", "mlx_lm"):
             return True
-        found = {file_of(name) for name in imported_names(module)} - seen - {None}
+        found = {file_of(name) for name in imported_names(module, at_run_time=True)} - seen - {None}
         seen |= found
         pending += found
     return False

@@ -11,7 +11,7 @@ OURS = [
     for path in python_files("engine", "mlxcel_cli")
     if path.as_posix().startswith(("mlxcel_cli/serve/", "engine/scheduler/"))
 ]
-BEHIND_THE_ENGINE = ("engine.forwards", "engine.sampling", "engine.commit", "mlx_lm", "mlx.nn")
+BEHIND_THE_ENGINE = ("engine.forwards", "engine.steps", "engine.sampling", "mlx_lm", "mlx.nn")
 FORWARDS = {"draw", "sample", "argmax", "categorical", "softmax", "logits", "__call__"}
 
 

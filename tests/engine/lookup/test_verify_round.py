@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import EvalFailed, HookFailed, NonFiniteLogits, RewindFailed, RowError
 from engine.finish import FinishCause
-from engine.lookup.verify_round import verify_round
+from engine.lookup.verify import Drafting
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 
 SEQ = SeqId(3)
@@ -28,7 +28,7 @@ class CountedRow:
 
 
 @dataclass
-class CountedRows:
+class CountedRows(Drafting):
     """Rows of one engine."""
 
     rows: dict[SeqId, CountedRow]
@@ -77,7 +77,7 @@ class CountedRows:
 def alone(row: CountedRow, draft: tuple[int, ...], **kw) -> VerifyOutcome:
     """A round of that one row."""
     rows = CountedRows({SEQ: row}, **kw)
-    (outcome,) = verify_round(rows, {SEQ: draft})
+    (outcome,) = rows.verify_round({SEQ: draft})
     assert rows.fed == [{SEQ: draft}], "one forward"
     return outcome
 
@@ -130,7 +130,7 @@ def test_rows_of_a_round_share_the_forward_and_nothing_else():
         drafts[seq], targets, finishes, *expected[seq] = case.values
         rows[seq] = CountedRow(list(targets), dict(finishes))
     counted = CountedRows(rows)
-    outcomes = verify_round(counted, drafts)
+    outcomes = counted.verify_round(drafts)
     assert counted.fed == [drafts]
     assert [outcome.seq for outcome in outcomes] == list(drafts)
     for outcome in outcomes:
@@ -164,7 +164,7 @@ def test_a_forward_that_fails_leaves_its_rows_as_they_were_and_ends_them_once(ap
     rows = CountedRows(
         {seq: CountedRow([]) for seq in seqs}, forward_error=error, forward_appends=appends
     )
-    outcomes = verify_round(rows, dict(zip(seqs, [(A, B), (), (C,)], strict=True)))
+    outcomes = rows.verify_round(dict(zip(seqs, [(A, B), (), (C,)], strict=True)))
     assert rows.ended == [seqs]
     assert [(one.seq, one.drafted) for one in outcomes] == [
         (seqs[0], 2),
@@ -205,7 +205,7 @@ def test_a_row_that_fails_takes_nobody_with_it(victim, fault):
     else:
         rows[seqs[victim]].rewind_error = RewindFailed("stuck")
     counted = CountedRows(rows)
-    outcomes = verify_round(counted, dict.fromkeys(seqs, (A, B, C)))
+    outcomes = counted.verify_round(dict.fromkeys(seqs, (A, B, C)))
     assert counted.ended == [[seqs[victim]]]
     for seq, outcome in zip(seqs, outcomes, strict=True):
         if seq != seqs[victim]:

@@ -9,8 +9,9 @@ from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CacheLimits
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from tests.engine.handover_rigs import engine_of
+from tests.engine.inside import loaded_of
 from tests.engine.scheduler.scheduler_rigs import Served, Told
+from tests.engine.transfer_rigs import engine_of
 
 SYSTEM = tuple((11 * i + 5) % 250 for i in range(40))
 """A beginning that requests share."""
@@ -35,7 +36,7 @@ def served(
 
 def without_cache(server: Served) -> Served:
     """A fresh scheduler like it that remembers nothing."""
-    engine = Engine(server.engine._loaded, context_tokens=server.engine.context_tokens)
+    engine = Engine(loaded_of(server.engine), context_tokens=server.engine.context_tokens)
     engine.tokenizer = server.engine.tokenizer
     return Served(engine, settings=replace(server.scheduler.settings, prompt_cache=None))
 

@@ -5,7 +5,6 @@ import pytest
 from engine.errors import EvalFailed, RewindFailed
 from engine.events import Failed
 from engine.prompt_cache.key import CacheUse
-from tests.engine.handover_rigs import KINDS
 from tests.engine.inside import rows_of, storage_of
 from tests.engine.prompt_cache.cache_rigs import (
     SYSTEM,
@@ -19,6 +18,7 @@ from tests.engine.prompt_cache.cache_rigs import (
 )
 from tests.engine.rigs import Watched
 from tests.engine.scheduler.scheduler_rigs import Clock
+from tests.engine.transfer_rigs import KINDS
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 CUT = ("dense", "window as a mask")

@@ -10,8 +10,8 @@ from engine.prefill import PrefillPacer
 from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CONVERSATION
 from engine.session import Answer, Session, TextDelta
-from tests.engine.handover_rigs import KINDS, engine_of
 from tests.engine.rigs import Watched, cycle_engine
+from tests.engine.transfer_rigs import KINDS, engine_of
 
 GLUE = (5, 6, 7)
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.9, seed=11)

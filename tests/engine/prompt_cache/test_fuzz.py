@@ -6,7 +6,6 @@ import pytest
 
 from engine.events import Cancelled
 from engine.prompt_cache.cache import WHOLE_KINDS
-from tests.engine.handover_rigs import KINDS
 from tests.engine.prompt_cache.cache_rigs import (
     cache_of,
     limits,
@@ -15,6 +14,7 @@ from tests.engine.prompt_cache.cache_rigs import (
     without_cache,
 )
 from tests.engine.scheduler.scheduler_rigs import Told
+from tests.engine.transfer_rigs import KINDS
 
 NEAR_TIE = 1e-3
 """A gap of log-probabilities that differently cut forwards may turn over."""

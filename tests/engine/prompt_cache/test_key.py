@@ -3,12 +3,12 @@
 import pytest
 
 from engine.prompt_cache.key import CacheScope, CacheUse
-from tests.engine.handover_rigs import engine_of
+from tests.engine.transfer_rigs import engine_of
 
 
 @pytest.fixture(scope="module")
 def model():
-    return engine_of("dense").fingerprint
+    return engine_of("dense").transfer.fingerprint
 
 
 @pytest.mark.parametrize("field", ["session", "adapter", "template"])
@@ -17,7 +17,7 @@ def test_each_of_its_parts_makes_another_scope(field, model):
 
 
 def test_another_model_makes_another_scope(model):
-    other = engine_of("ring").fingerprint
+    other = engine_of("ring").transfer.fingerprint
     assert CacheScope.of(other, CacheUse()) != CacheScope.of(model, CacheUse())
 
 

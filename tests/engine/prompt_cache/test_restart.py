@@ -4,7 +4,6 @@ import pytest
 
 from engine.errors import InvalidParams
 from engine.prompt_cache.cache import PromptCache
-from tests.engine.handover_rigs import KINDS, engine_of
 from tests.engine.prompt_cache.cache_rigs import (
     SYSTEM,
     ask,
@@ -14,6 +13,7 @@ from tests.engine.prompt_cache.cache_rigs import (
     prompt,
     served,
 )
+from tests.engine.transfer_rigs import KINDS, engine_of
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 

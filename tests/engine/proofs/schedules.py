@@ -12,7 +12,7 @@ from engine.outcome import SeqId, StepOutcome
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import PrefillChunk, plan_prefill
 from engine.rows import Phase
-from engine.ticket import Ticket
+from engine.steps import Ticket
 from tests.engine.inside import row_of, rows_of, storage_of
 
 VOCAB = 259

@@ -12,7 +12,7 @@ from engine.errors import (
     RewindFailed,
 )
 from engine.finish import FinishCause
-from engine.health import FAILURES_ALLOWED
+from engine.guard import FAILURES_ALLOWED
 from engine.params import SamplingParams, SequenceParams
 from tests.engine.inside import inner_model, row_of, storage_of
 from tests.engine.proofs.conftest import Device

@@ -12,7 +12,7 @@ from engine.errors import (
     NonFiniteLogits,
 )
 from engine.events import Done, Failed
-from engine.health import FAILURES_ALLOWED
+from engine.guard import FAILURES_ALLOWED
 from engine.params import SamplingParams, SequenceParams
 from engine.scheduler import scheduler as scheduler_module
 from engine.scheduler.stats import SchedulerPhase

@@ -3,7 +3,7 @@ from engine.events import Delta
 from engine.finish import FinishCause
 from engine.outcome import SeqId, StepOutcome, TokenLogprob, TokenLogprobs
 from engine.params import SamplingParams, SequenceParams
-from engine.rows import SuspendedRow
+from engine.rows import PreemptedRow
 from engine.sampling.row_sampler import SamplerSnapshot
 from engine.scheduler.job import Job
 from engine.scheduler.queue import Priority
@@ -103,7 +103,7 @@ def test_who_was_preempted_reads_prompt_and_answer_again():
     one.start(1.0)
     one.decodes_since(2.0)
     one.note(wrote(7), 3.0)
-    one.wait_again(SuspendedRow(one.params, (1, 2, 3, 7), SamplerSnapshot(5, 0.0), None, None))
+    one.wait_again(PreemptedRow(one.params, (1, 2, 3, 7), SamplerSnapshot(5, 0.0), None, None))
     waiting = one.waiting_state()
     assert (waiting.prefill_tokens, waiting.room_tokens) == (4, 13)
     one.take_slot(SeqId(9), 0, cached_tokens=0, is_long=False)

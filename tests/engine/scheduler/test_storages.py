@@ -10,9 +10,9 @@ from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from tests.engine.handover_rigs import KINDS, engine_of, model_of
 from tests.engine.rigs import byte_tokenizer, loaded
 from tests.engine.scheduler.scheduler_rigs import Served, alone, mixed_requests
+from tests.engine.transfer_rigs import KINDS, engine_of, model_of
 
 SOLO = "one row at a time"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.plain import PLAIN_ERRORS, from_plain, to_plain
+from engine.kv.plain import PLAIN_ERRORS, from_plain, to_plain
 
 
 class Colour(StrEnum):

@@ -14,17 +14,6 @@ from engine.lookup.governor import GradedGovernor
 from engine.params import SequenceParams, SpeculationParams
 from engine.prefill import PrefillChunk
 from engine.text.row_text import RowText
-from tests.engine.handover_rigs import (
-    GREEDY,
-    KINDS,
-    MIROSTAT,
-    SEEDED,
-    begun,
-    engine_of,
-    request,
-    rest_of,
-    steps_of,
-)
 from tests.engine.inside import row_of, rows_of
 from tests.engine.rigs import (
     assert_length_law,
@@ -34,6 +23,17 @@ from tests.engine.rigs import (
     run_alone,
     run_together,
     tiny_engine,
+)
+from tests.engine.transfer_rigs import (
+    GREEDY,
+    KINDS,
+    MIROSTAT,
+    SEEDED,
+    begun,
+    engine_of,
+    request,
+    rest_of,
+    steps_of,
 )
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -49,14 +49,14 @@ def test_a_row_restored_at_any_step_goes_on_identically(kind, sampling):
     expected = run_alone(engine_of(kind), params).tokens
     engine, other = engine_of(kind), engine_of(kind)
     seq = begun(engine, params)
-    snapshots = [engine.snapshot(seq)]
+    snapshots = [engine.transfer.snapshot(seq)]
     for answer in steps_of(engine, seq):
         if len(answer) < len(expected):
-            snapshots.append(engine.snapshot(seq))
+            snapshots.append(engine.transfer.snapshot(seq))
     assert answer == expected
     assert [len(one.written) for one in snapshots] == list(range(1, len(expected)))
     for snapshot in snapshots:
-        assert rest_of(other, other.restore(snapshot)) == expected
+        assert rest_of(other, other.transfer.restore(snapshot)) == expected
 
 
 @every_kind
@@ -69,10 +69,10 @@ def test_a_snapshot_with_steps_in_flight_is_of_the_committed_row(kind, sampling,
     seq = begun(engine, params)
     engine.step([seq])
     tickets = [engine.submit([seq]) for _ in range(in_flight)]
-    snapshot = engine.snapshot(seq)
+    snapshot = engine.transfer.snapshot(seq)
     assert list(snapshot.written) == expected[:2]
     assert snapshot.kv.tokens == len(params.prompt_ids) + 1
-    assert rest_of(other, other.restore(snapshot)) == expected
+    assert rest_of(other, other.transfer.restore(snapshot)) == expected
     for ticket in tickets:
         engine.collect(ticket)
     assert_length_law(engine, [seq])
@@ -85,11 +85,11 @@ def test_a_row_restored_while_its_prompt_is_read_goes_on_with_the_prompt(kind):
     expected = run_alone(engine_of(kind), params).tokens
     engine, other = engine_of(kind), engine_of(kind)
     seq = engine.open(params)
-    at_once = other.restore(engine.snapshot(seq))
+    at_once = other.transfer.restore(engine.transfer.snapshot(seq))
     assert other.cached_tokens(at_once) == 0
     for start in (0, 8, 16):
         engine.prefill(seq, PrefillChunk(start, start + 8, is_last=False))
-        restored = other.restore(engine.snapshot(seq))
+        restored = other.transfer.restore(engine.transfer.snapshot(seq))
         assert other.cached_tokens(restored) == start + 8
         prefill(other, restored, cached=start + 8)
         assert rest_of(other, restored) == expected
@@ -105,9 +105,9 @@ def test_a_row_that_joined_with_its_last_prompt_token_in_flight_is_one_that_stil
         engine.prefill(seq, PrefillChunk(start, stop, is_last=False))
     engine.join(seq)
     ticket = engine.submit([seq])
-    snapshot = engine.snapshot(seq)
+    snapshot = engine.transfer.snapshot(seq)
     assert (snapshot.written, snapshot.kv.tokens) == ((), 29)
-    restored = other.restore(snapshot)
+    restored = other.transfer.restore(snapshot)
     prefill(other, restored, cached=29)
     assert rest_of(other, restored) == expected
     engine.collect(ticket)
@@ -124,7 +124,7 @@ def test_a_row_leaves_a_batch_and_joins_another_and_no_neighbour_notices(kind):
     here.step(rows)
     there.step([theirs])
     in_flight = here.submit(rows)
-    moved = there.restore(here.snapshot(rows[1]))
+    moved = there.transfer.restore(here.transfer.snapshot(rows[1]))
     here.close(rows[1])
     here.collect(in_flight)
     assert [rest_of(here, seq) for seq in (rows[0], rows[2])] == [expected[0], expected[2]]
@@ -141,23 +141,23 @@ def test_a_row_restored_after_a_verify_round_goes_on_identically(kind):
     seq = begun(engine, params)
     for draft in ([*expected[1:4], 0, 0], [0, 0, 0, 0]):
         engine.verify(seq, draft)
-        assert rest_of(other, other.restore(engine.snapshot(seq))) == expected
+        assert rest_of(other, other.transfer.restore(engine.transfer.snapshot(seq))) == expected
 
 
 def test_the_governor_and_the_request_of_a_drafting_row_go_along():
     params = replace(request(), speculation=SpeculationParams(max_draft=4))
     engine, other = tiny_engine(), tiny_engine()
     seq = begun(engine, params)
-    assert engine.snapshot(seq).drafter() is None
-    first = engine.snapshot(seq)
+    assert engine.transfer.snapshot(seq).drafter() is None
+    first = engine.transfer.snapshot(seq)
     rested = replace(GradedGovernor.fresh(4), resting=3)
     engine.step([seq])
-    snapshot = engine.snapshot(seq, governor=rested)
+    snapshot = engine.transfer.snapshot(seq, governor=rested)
     drafter = snapshot.drafter()
     assert drafter.governor == rested
     assert drafter.observed_tokens == len(snapshot.written) == len(first.written) + 1
     assert drafter.ask(snapshot.ids[-1], 4) == ()
-    assert row_of(other, other.restore(snapshot)).params.speculation == params.speculation
+    assert row_of(other, other.transfer.restore(snapshot)).params.speculation == params.speculation
 
 
 def test_text_that_was_released_stays_unsaid_and_what_was_held_is_released(tmp_path):
@@ -170,7 +170,7 @@ def test_text_that_was_released_stays_unsaid_and_what_was_held_is_released(tmp_p
     prefill(engine, seq)
     said, snapshots = whole.text, []
     while True:
-        snapshots.append((whole.text, engine.snapshot(seq)))
+        snapshots.append((whole.text, engine.transfer.snapshot(seq)))
         (outcome,) = engine.step([seq])
         said += outcome.text
         if outcome.is_final:
@@ -179,7 +179,7 @@ def test_text_that_was_released_stays_unsaid_and_what_was_held_is_released(tmp_p
     assert said == whole.text
     for before, snapshot in snapshots:
         text = RowText(tokenizer.decoder(), ["never"])
-        restored = engine.restore(snapshot, text=text)
+        restored = engine.transfer.restore(snapshot, text=text)
         released = ""
         while True:
             (outcome,) = engine.step([restored])
@@ -195,9 +195,9 @@ def test_other_stop_strings_than_the_row_had_are_refused(tmp_path):
     engine = cycle_engine(vocab=259, period=128, tokenizer=tokenizer)
     seq = begun(engine, SequenceParams((ord("a"),), max_tokens=9))
     engine.step([seq])
-    snapshot = engine.snapshot(seq)
+    snapshot = engine.transfer.snapshot(seq)
     with pytest.raises(SnapshotError, match="stop strings"):
-        engine.restore(snapshot, text=RowText(tokenizer.decoder(), ["bc"]))
+        engine.transfer.restore(snapshot, text=RowText(tokenizer.decoder(), ["bc"]))
     assert list(rows_of(engine)) == [seq]
 
 
@@ -215,10 +215,12 @@ def test_a_row_with_hooks_is_not_restored_without():
     engine = tiny_engine()
     seq = engine.open(request(), hooks=Passive())
     prefill(engine, seq)
-    snapshot = engine.snapshot(seq)
+    snapshot = engine.transfer.snapshot(seq)
     with pytest.raises(SnapshotError, match="hooks"):
-        engine.restore(snapshot)
-    assert rest_of(engine, engine.restore(snapshot, hooks=Passive())) == rest_of(engine, seq)
+        engine.transfer.restore(snapshot)
+    assert rest_of(engine, engine.transfer.restore(snapshot, hooks=Passive())) == rest_of(
+        engine, seq
+    )
 
 
 def test_a_restored_row_keeps_its_context_bound():
@@ -226,7 +228,10 @@ def test_a_restored_row_keeps_its_context_bound():
     small = engine_of("dense", context=40)
     expected = run_alone(small, params).tokens
     large = engine_of("dense", context=512)
-    assert rest_of(large, large.restore(small.snapshot(begun(small, params)))) == expected
+    assert (
+        rest_of(large, large.transfer.restore(small.transfer.snapshot(begun(small, params))))
+        == expected
+    )
 
 
 def test_a_row_that_is_longer_than_this_engine_s_context_is_refused():
@@ -234,7 +239,7 @@ def test_a_row_that_is_longer_than_this_engine_s_context_is_refused():
     seq = begun(large, request(30))
     large.step([seq])
     with pytest.raises(ContextOverflow):
-        small.restore(large.snapshot(seq))
+        small.transfer.restore(large.transfer.snapshot(seq))
     assert not rows_of(small)
 
 
@@ -248,15 +253,15 @@ def test_a_cut_prefix_is_bitwise_what_its_own_prefill_gives(kind):
     seq = begun(engine, params)
     engine.step([seq])
     for tokens in (0, 8, 24, 32, 41):
-        prefix = engine.detach(seq, tokens)
-        again = engine.detach(seq).first(tokens)
+        prefix = engine.transfer.export_prefix(seq, tokens)
+        again = engine.transfer.export_prefix(seq).first(tokens)
         assert prefix.ids == again.ids == engine.ids(seq)[:tokens]
         if tokens > 40 or tokens == 0:
             continue
         alone = engine_of(kind)
         row = alone.open(replace(params, prompt_ids=params.prompt_ids[: tokens + 1]))
         prefill(alone, row)
-        expected = alone.detach(row, tokens)
+        expected = alone.transfer.export_prefix(row, tokens)
         for ours, cut, theirs in zip(
             prefix.kv.layers, again.kv.layers, expected.kv.layers, strict=True
         ):
@@ -270,11 +275,11 @@ def test_a_cut_prefix_is_bitwise_what_its_own_prefill_gives(kind):
 def test_a_row_over_an_adopted_prefix_writes_what_a_cold_one_does(kind, shared):
     engine = engine_of(kind)
     source = begun(engine, request(40))
-    prefix = engine.detach(source)
+    prefix = engine.transfer.export_prefix(source)
     other = tuple(prefix.ids[:shared]) + tuple(range(100, 100 + 30 - min(shared, 30)))
     params = SequenceParams(other, sampling=SEEDED, max_tokens=8)
     expected = run_alone(engine_of(kind), params).tokens
-    seq = engine.adopt(params, prefix)
+    seq = engine.transfer.open_with_prefix(params, prefix)
     assert engine.cached_tokens(seq) == min(shared, len(other) - 1) == prefix.shared_tokens(other)
     prefill(engine, seq, cached=engine.cached_tokens(seq))
     assert rest_of(engine, seq) == expected
@@ -286,19 +291,19 @@ def test_a_ring_or_a_state_is_adopted_whole_or_not_at_all(kind):
     engine = engine_of(kind)
     source = engine.open(request(33))
     engine.prefill(source, PrefillChunk(0, 24, is_last=False))
-    prefix = engine.detach(source)
+    prefix = engine.transfer.export_prefix(source)
     assert (len(prefix.ids), prefix.kv.is_whole) == (24, True)
     longer = SequenceParams((*prefix.ids, 9, 8, 7), max_tokens=6)
     expected = run_alone(engine_of(kind), longer, chunk=24).tokens
-    seq = engine.adopt(longer, prefix)
+    seq = engine.transfer.open_with_prefix(longer, prefix)
     prefill(engine, seq, cached=24)
     assert rest_of(engine, seq) == expected
     for ids in (prefix.ids, (*prefix.ids[:23], 1, 2)):
         assert prefix.shared_tokens(ids) == 0
         with pytest.raises(SnapshotError, match="only be used whole"):
-            engine.adopt(SequenceParams(ids), prefix)
+            engine.transfer.open_with_prefix(SequenceParams(ids), prefix)
     with pytest.raises(SnapshotError, match="cannot be cut to 8: a ring or recurrent state"):
-        engine.detach(source, 8)
+        engine.transfer.export_prefix(source, 8)
     with pytest.raises(SnapshotError, match="cannot be cut to 8: a ring or recurrent state"):
         prefix.first(8)
     assert list(rows_of(engine)) == [source]
@@ -306,9 +311,9 @@ def test_a_ring_or_a_state_is_adopted_whole_or_not_at_all(kind):
 
 def test_a_prompt_that_begins_otherwise_adopts_nothing():
     engine = tiny_engine()
-    prefix = engine.detach(begun(engine, request()))
+    prefix = engine.transfer.export_prefix(begun(engine, request()))
     with pytest.raises(SnapshotError, match="begins with other tokens"):
-        engine.adopt(SequenceParams((250, *prefix.ids)), prefix)
+        engine.transfer.open_with_prefix(SequenceParams((250, *prefix.ids)), prefix)
 
 
 def test_a_finished_row_gives_its_kv_by_the_length_law():
@@ -320,11 +325,11 @@ def test_a_finished_row_gives_its_kv_by_the_length_law():
         seq = begun(engine, params)
         while not engine.step([seq])[0].is_final:
             pass
-        prefix = engine.detach(seq)
+        prefix = engine.transfer.export_prefix(seq)
         assert len(prefix.ids) == held
         assert prefix.ids == engine.ids(seq)[:held]
         with pytest.raises(SnapshotError, match="has ended"):
-            engine.snapshot(seq)
+            engine.transfer.snapshot(seq)
         engine.close(seq)
 
 
@@ -332,7 +337,7 @@ def test_more_than_a_row_holds_cannot_be_detached():
     engine = tiny_engine()
     seq = begun(engine, request(30))
     with pytest.raises(SnapshotError, match="30 tokens, not 31"):
-        engine.detach(seq, 31)
+        engine.transfer.export_prefix(seq, 31)
 
 
 # -- what a snapshot costs its row
@@ -347,7 +352,7 @@ def test_a_snapshot_holds_its_own_arrays_and_the_pool_goes_on_in_place(kind):
 
     def step_cost(*, after_snapshot: bool) -> int:
         if after_snapshot:
-            kept.append(engine.snapshot(seqs[1]))
+            kept.append(engine.transfer.snapshot(seqs[1]))
         mx.synchronize()
         mx.reset_peak_memory()
         before = mx.get_active_memory()
@@ -364,7 +369,7 @@ def test_a_snapshot_holds_its_own_arrays_and_the_pool_goes_on_in_place(kind):
     kept.clear()
     held = []
     for _ in range(10):
-        engine.snapshot(seqs[1])
+        engine.transfer.snapshot(seqs[1])
         engine.step(seqs)
         mx.synchronize()
         held.append(mx.get_active_memory())

@@ -1,22 +1,32 @@
-"""The engine's side of drafted decoding: what a verify round and its warm-up do to rows."""
+"""Drafted decoding: forwards over newest tokens and drafts, accepted as far as they are right.
+
+Rows share the forward, where their model lets them, and nothing else: each is decided, cut back
+and ended by itself. An empty draft is a plain step.
+
+A drafted token is accepted when it is the very token the row's own sampler draws at its place.
+The proposal is a single token, so this is the optimal rejection rule for every sampler: the text
+is what plain decoding writes, up to near-ties of a wider forward.
+
+State law: afterwards KV holds prompt + written - 1 tokens (prompt + written after an end token),
+as after the same number of plain steps; a failed round leaves what was there before it. This
+holds for every row of the round, whatever became of its neighbours.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
 from engine import guard
-from engine.commit import fail
 from engine.errors import EvalFailed, RowError, UnsupportedModel
-from engine.finish import verify_room
+from engine.finish import FinishCause, fail, verify_room
 from engine.forwards import Forwards, readable
 from engine.kv.storage import Storage
-from engine.ledger import RowTable
 from engine.lookup.eligibility import RequestFacts
-from engine.lookup.verify_round import verify_round
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
-from engine.rows import Phase
+from engine.rows import Phase, RowTable
 from engine.sampling.plan import DrawReading
+from engine.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +46,22 @@ class Drafting:
 
     Args:
         table: the rows.
-        storage: where their KV lives.
+        steps: reads draws and commits tokens.
+        storage: where the rows' KV lives.
         forwards: runs the model.
         context_tokens: most tokens a row may hold.
     """
 
     def __init__(
-        self, table: RowTable, storage: Storage, forwards: Forwards, context_tokens: int
+        self,
+        table: RowTable,
+        steps: Steps,
+        storage: Storage,
+        forwards: Forwards,
+        context_tokens: int,
     ) -> None:
         self._table = table
+        self._steps = steps
         self._storage = storage
         self._forwards = forwards
         self._context_tokens = context_tokens
@@ -57,7 +74,7 @@ class Drafting:
     def padding_fits(self, drafts: Mapping[SeqId, Sequence[int]]) -> bool:
         """Whether a forward that these drafts share needs no KV and no context for its padding.
 
-        Every row of the pool is padded, also those that end soon or only ride along.
+        Every row of the pool is padded, also those that end soon or are masked.
         """
         rows = {self._table.row(seq): len(draft) + 1 for seq, draft in drafts.items()}
         widths = {row.slot: width for row, width in rows.items() if row.lost is None}
@@ -128,11 +145,36 @@ class Drafting:
             self._table.fit()
             shares = len(live) == 1 or self.padding_fits(live)
             for part in [live] if shares else [{seq: draft} for seq, draft in live.items()]:
-                outcomes |= {outcome.seq: outcome for outcome in verify_round(self, part)}
+                outcomes |= {outcome.seq: outcome for outcome in self.verify_round(part)}
         return [outcomes[seq] for seq in drafts]
 
+    def verify_round(self, drafts: Mapping[SeqId, Sequence[int]]) -> list[VerifyOutcome]:
+        """Write to each row one token more than its draft has right ones; fewer when it finishes.
+
+        Args:
+            drafts: rows that decode, with nothing in flight; a draft may be empty.
+
+        Returns:
+            An outcome a row, in order.
+        """
+        held = {seq: self.held_tokens(seq) for seq in drafts}
+        try:
+            readings = self.forward_drafts(drafts)
+        except RowError as error:
+            for seq, tokens in held.items():
+                self._cut_back(seq, tokens, error)
+            ended = self.fail_rows(drafts, error)
+            return [
+                VerifyOutcome(seq, (step,), len(drafts[seq]), accepted=0, error=error)
+                for seq, step in zip(drafts, ended, strict=True)
+            ]
+        return [
+            self._decided(seq, draft, readings[seq], held=held[seq])
+            for seq, draft in drafts.items()
+        ]
+
     def forward_drafts(self, drafts: Mapping[SeqId, Sequence[int]]) -> dict[SeqId, RowReading]:
-        """Append [current, *draft] to each row and draw after each token (for `verify_round`)."""
+        """Append [current, *draft] to each row and draw after each token."""
         rows = {self._table.row(seq): draft for seq, draft in drafts.items()}
         for row in rows:
             assert row.phase is Phase.DECODE
@@ -140,7 +182,7 @@ class Drafting:
         try:
             logits = self._forwards.of_drafts(rows)
             drawn, faults = self._forwards.draw_positions(rows, logits)
-            reading = self._table.read(drawn, readable(drawn, logits))
+            reading = self._steps.read(drawn, readable(drawn, logits))
         except guard.BACKEND_ERRORS as error:
             raise EvalFailed(str(error)) from error
         readings: dict[SeqId, RowReading] = {}
@@ -151,14 +193,14 @@ class Drafting:
         return readings
 
     def commit_position(self, seq: SeqId, reading: RowReading, position: int) -> StepOutcome:
-        """Finish the token drawn at a position of a draft (for `verify_round`)."""
+        """Finish the token drawn at a position of a draft."""
         row = self._table.row(seq)
         if reading.fault is not None:
             return fail(row, reading.fault)
-        return self._table.commit(row, reading.drawn, reading.first + position)
+        return self._steps.commit(row, reading.drawn, reading.first + position)
 
     def rewind(self, seq: SeqId, tokens: int) -> None:
-        """Cut a row's KV back (for `verify_round`)."""
+        """Cut a row's KV back."""
         self._storage.rewind(self._table.row(seq).slot, tokens)
 
     def held_tokens(self, seq: SeqId) -> int:
@@ -166,5 +208,55 @@ class Drafting:
         return self._storage.length(self._table.row(seq).slot)
 
     def fail_rows(self, seqs: Iterable[SeqId], error: RowError) -> list[StepOutcome]:
-        """End rows with one error (for `verify_round`)."""
-        return self._table.end([self._table.row(seq) for seq in seqs], error)
+        """End rows with one error."""
+        return self._steps.end([self._table.row(seq) for seq in seqs], error)
+
+    def _decided(
+        self,
+        seq: SeqId,
+        draft: Sequence[int],
+        reading: RowReading,
+        *,
+        held: int,
+    ) -> VerifyOutcome:
+        steps: list[StepOutcome] = []
+        accepted = 0
+        for position in range(len(draft) + 1):
+            step = self.commit_position(seq, reading, position)
+            if step.error is not None:
+                self._cut_back(seq, held, step.error)
+                return self._failed(seq, draft, step.error, steps)
+            steps.append(step)
+            # A token that finishes the row is the row's own, even where the draft had it.
+            if step.is_final or position == len(draft) or step.token != draft[position]:
+                break
+            accepted += 1
+        try:
+            self.rewind(seq, len(draft) - accepted)
+        except RowError as error:
+            steps[-1] = _unfinished(steps[-1])
+            return self._failed(seq, draft, error, steps)
+        return VerifyOutcome(seq, tuple(steps), drafted=len(draft), accepted=accepted)
+
+    def _cut_back(self, seq: SeqId, held: int, error: RowError) -> None:
+        """Put a failed row's KV back as it was, which matters to nobody but must not raise."""
+        try:
+            self.rewind(seq, self.held_tokens(seq) - held)
+        except RowError as second:
+            error.add_note(f"and its KV could not be cut back: {second}")
+
+    def _failed(
+        self,
+        seq: SeqId,
+        draft: Sequence[int],
+        error: RowError,
+        steps: Sequence[StepOutcome],
+    ) -> VerifyOutcome:
+        (ended,) = self.fail_rows([seq], error)
+        return VerifyOutcome(seq, (*steps, ended), drafted=len(draft), accepted=0, error=error)
+
+
+def _unfinished(step: StepOutcome) -> StepOutcome:
+    """A step whose row is ended by a failure, whatever the token itself would have done."""
+    token = None if step.finish is FinishCause.EOS else step.token
+    return replace(step, token=token, finish=None)

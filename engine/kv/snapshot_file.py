@@ -21,15 +21,15 @@ import mlx.core as mx
 from engine import guard
 from engine.errors import EngineError, SnapshotCorrupt, SnapshotError
 from engine.kv.layer import RowArrays
+from engine.kv.plain import PLAIN_ERRORS, from_plain, to_plain
 from engine.kv.storage import RowSnapshot
+from engine.kv.transfer import CachedPrefix, SequenceSnapshot
 from engine.lookup.auto_governor import AutoGovernor
 from engine.lookup.governor import FixedGovernor, GatedGovernor, Governor, GradedGovernor
 from engine.models.fingerprint import ModelFingerprint
 from engine.models.form import dtype_name
 from engine.params import SequenceParams
-from engine.plain import PLAIN_ERRORS, from_plain, to_plain
 from engine.sampling.row_sampler import SamplerSnapshot
-from engine.snapshot import CachedPrefix, SequenceSnapshot
 
 FORMAT = "mlxcel-snapshot"
 VERSION = 1
@@ -58,7 +58,7 @@ class _Kv:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _RowState:
     """A SequenceSnapshot without its model and KV."""
 
     params: SequenceParams
@@ -106,7 +106,7 @@ def load_snapshot(path: Path) -> SequenceSnapshot:
     """
     state, kv = _read(path)
     with _document(path):
-        row = from_plain(_Row, state["row"])
+        row = from_plain(_RowState, state["row"])
         return SequenceSnapshot(
             model=from_plain(ModelFingerprint, state["model"]),
             params=row.params,
@@ -141,7 +141,7 @@ def _state(snapshot: SequenceSnapshot | CachedPrefix) -> dict[str, Any]:
         "governor": None,
     }
     if isinstance(snapshot, SequenceSnapshot):
-        row = _Row(snapshot.params, snapshot.written, snapshot.sampler, snapshot.had_hooks)
+        row = _RowState(snapshot.params, snapshot.written, snapshot.sampler, snapshot.had_hooks)
         state["row"] = to_plain(row)
         if snapshot.governor is not None:
             name = type(snapshot.governor).__name__
@@ -251,7 +251,7 @@ class _Digest:
 
 @contextmanager
 def _put_in_place(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to; it becomes ``path`` once all of it is on the disk."""
+    """A name next to ``path`` to write to; it becomes ``path`` once all of it is on the disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.safetensors")
     try:
         yield temporary

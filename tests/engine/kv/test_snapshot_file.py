@@ -1,5 +1,3 @@
-"""Snapshots as files: nothing is lost on the way, nothing wrong comes back."""
-
 import json
 import subprocess
 import sys
@@ -10,16 +8,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from engine import snapshot_file
 from engine.errors import SnapshotCorrupt, SnapshotError
+from engine.kv import snapshot_file
+from engine.kv.snapshot_file import load_prefix, load_snapshot, save_snapshot
 from engine.kv.storage import RowSnapshot
+from engine.kv.transfer import CachedPrefix, SequenceSnapshot
 from engine.lookup.auto_governor import AutoGovernor
 from engine.lookup.governor import FixedGovernor, GatedGovernor, GradedGovernor
 from engine.lookup.widths import WidthCosts
-from engine.params import LookupPolicy, LoopRule, SequenceParams, SpeculationParams
-from engine.snapshot import CachedPrefix, SequenceSnapshot
-from engine.snapshot_file import load_prefix, load_snapshot, save_snapshot
-from tests.engine.handover_rigs import (
+from engine.params import LookupPolicy, LoopRule, SamplingParams, SequenceParams, SpeculationParams
+from tests.engine.inside import row_of
+from tests.engine.rigs import prefill, tiny_engine
+from tests.engine.transfer_rigs import (
     GREEDY,
     KINDS,
     MIROSTAT,
@@ -30,10 +30,8 @@ from tests.engine.handover_rigs import (
     rest_of,
     steps_of,
 )
-from tests.engine.inside import row_of
-from tests.engine.rigs import prefill, tiny_engine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 FULL = SequenceParams(
     prompt_ids=(5, 6, 7),
@@ -60,11 +58,12 @@ GOVERNORS = [
 RESTORE_IN_ANOTHER_PROCESS = """
 import json, sys
 from pathlib import Path
-from engine.snapshot_file import load_snapshot
-from tests.engine.handover_rigs import engine_of, rest_of
+from engine.kv.snapshot_file import load_snapshot
+from tests.engine.transfer_rigs import engine_of, rest_of
 kind, *paths = sys.argv[1:]
 engine = engine_of(kind)
-print(json.dumps([rest_of(engine, engine.restore(load_snapshot(Path(path)))) for path in paths]))
+rows = [engine.transfer.restore(load_snapshot(Path(path))) for path in paths]
+print(json.dumps([rest_of(engine, row) for row in rows]))
 """
 
 
@@ -73,7 +72,7 @@ def saved(tmp_path) -> Path:
     """A row's snapshot on disk."""
     engine = tiny_engine()
     path = tmp_path / "row"
-    save_snapshot(engine.snapshot(begun(engine, request())), path)
+    save_snapshot(engine.transfer.snapshot(begun(engine, request())), path)
     return path
 
 
@@ -89,7 +88,7 @@ def test_another_process_goes_on_identically(kind, tmp_path):
             if len(answer) == 5:
                 engine.submit([seq])
                 paths.append(tmp_path / str(len(paths)))
-                save_snapshot(engine.snapshot(seq), paths[-1])
+                save_snapshot(engine.transfer.snapshot(seq), paths[-1])
                 engine.collect(row_of(engine, seq).in_flight[0])
         expected.append(answers[-1])
     done = subprocess.run(
@@ -106,7 +105,7 @@ def test_another_process_goes_on_identically(kind, tmp_path):
 @pytest.mark.parametrize("governor", [None, *GOVERNORS], ids=lambda one: type(one).__name__)
 def test_every_field_comes_back_from_a_file(governor, tmp_path):
     engine = tiny_engine()
-    whole = engine.snapshot(begun(engine, replace(FULL, ignore_eos=False)))
+    whole = engine.transfer.snapshot(begun(engine, replace(FULL, ignore_eos=False)))
     snapshot = replace(whole, params=FULL, governor=governor, had_hooks=True)
     save_snapshot(snapshot, tmp_path / "row")
     back = load_snapshot(tmp_path / "row")
@@ -116,7 +115,7 @@ def test_every_field_comes_back_from_a_file(governor, tmp_path):
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
 def test_arrays_of_every_float_type_come_back_to_the_bit(dtype, tmp_path):
-    model = tiny_engine()._handover.model
+    model = tiny_engine().transfer.fingerprint
     values = mx.array([1e-8, -0.0, 3.3e38, float("nan"), float("inf")]).astype(dtype)
     kv = RowSnapshot(1, ((values.reshape(1, 1, 1, 5), values[:0].reshape(1, 1, 1, 0)), ()))
     save_snapshot(CachedPrefix(model, (9,), kv), tmp_path / "prefix")
@@ -129,15 +128,15 @@ def test_arrays_of_every_float_type_come_back_to_the_bit(dtype, tmp_path):
 def test_a_row_with_nothing_read_is_a_snapshot_too(kind, tmp_path):
     engine = engine_of(kind)
     expected = rest_of(engine, begun(engine, request()))
-    save_snapshot(engine.snapshot(engine.open(request())), tmp_path / "row")
-    seq = engine.restore(load_snapshot(tmp_path / "row"))
+    save_snapshot(engine.transfer.snapshot(engine.open(request())), tmp_path / "row")
+    seq = engine.transfer.restore(load_snapshot(tmp_path / "row"))
     prefill(engine, seq)
     assert rest_of(engine, seq) == expected
 
 
 def test_a_prefix_comes_back_from_its_own_file_and_from_a_row_s(saved, tmp_path):
     engine = tiny_engine()
-    prefix = engine.detach(begun(engine, request()), 16)
+    prefix = engine.transfer.export_prefix(begun(engine, request()), 16)
     save_snapshot(prefix, tmp_path / "prefix")
     back = load_prefix(tmp_path / "prefix")
     assert (back.ids, back.model) == (prefix.ids, prefix.model)
@@ -195,7 +194,7 @@ def test_a_model_s_weights_are_no_snapshot(tmp_path):
 
 
 def test_another_version_is_named(saved, monkeypatch):
-    monkeypatch.setattr("engine.snapshot_file.VERSION", 2)
+    monkeypatch.setattr("engine.kv.snapshot_file.VERSION", 2)
     with pytest.raises(SnapshotCorrupt, match="of version 1; this program reads 2"):
         load_snapshot(saved)
 
@@ -236,7 +235,7 @@ def test_there_is_no_file(tmp_path):
 
 def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing_else(saved, monkeypatch):
     engine = tiny_engine()
-    snapshot = engine.snapshot(begun(engine, request(12)))
+    snapshot = engine.transfer.snapshot(begun(engine, request(12)))
     before = saved.read_bytes()
 
     def fills_the_disk(path, arrays, metadata):
@@ -252,14 +251,14 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing_else(saved, mo
 
 def test_a_file_is_replaced_in_one_step(saved):
     engine = tiny_engine()
-    save_snapshot(engine.snapshot(begun(engine, request(12))), saved)
+    save_snapshot(engine.transfer.snapshot(begun(engine, request(12))), saved)
     assert load_snapshot(saved).kv.tokens == 12
     assert list(saved.parent.iterdir()) == [saved]
 
 
 def test_a_place_that_cannot_be_written_is_the_system_s_error(tmp_path):
     engine = tiny_engine()
-    snapshot = engine.snapshot(begun(engine, request(12)))
+    snapshot = engine.transfer.snapshot(begun(engine, request(12)))
     with pytest.raises((OSError, SnapshotError)):
         save_snapshot(snapshot, tmp_path / "missing" / "row")
 
@@ -281,3 +280,48 @@ def same_kv(ours: RowSnapshot, theirs: RowSnapshot) -> bool:
         and np.array_equal(np.array(a.view(mx.uint8)), np.array(b.view(mx.uint8)))
         for a, b in pairs
     )
+
+
+def test_a_cut_row_is_the_row_it_was(tmp_path):
+    engine, other = tiny_engine(), tiny_engine()
+    params = request(30, sampling=SEEDED)
+    expected = rest_of(engine, begun(engine, params))
+    seq = begun(engine, params)
+    for _ in range(5):
+        engine.step([seq])
+    snapshot = engine.transfer.snapshot(seq)
+    for tokens in (30, 31, 34, 35):
+        cut = snapshot.cut(tokens)
+        assert cut.written == tuple(expected[: tokens - 29])
+        assert rest_of(other, other.transfer.restore(cut)) == expected
+    reading = snapshot.cut(16)
+    assert (reading.written, reading.kv.tokens) == ((), 16)
+    with pytest.raises(SnapshotError, match="no first 36"):
+        snapshot.cut(36)
+
+
+def test_a_row_whose_sampler_learns_is_not_cut():
+    engine = tiny_engine()
+    seq = begun(engine, request(sampling=MIROSTAT))
+    engine.step([seq])
+    snapshot = engine.transfer.snapshot(seq)
+    assert snapshot.cut(snapshot.kv.tokens) is snapshot
+    with pytest.raises(SnapshotError, match="mirostat"):
+        snapshot.cut(30)
+
+
+def test_a_snapshot_that_breaks_the_length_law_cannot_be_made():
+    engine = tiny_engine()
+    snapshot = engine.transfer.snapshot(begun(engine, request()))
+    for written in ((1, 2), (1, 2, 3)):
+        with pytest.raises(SnapshotError, match="KV of 30 tokens for a row"):
+            replace(snapshot, written=written)
+    with pytest.raises(SnapshotError, match="KV of 30 tokens for 29 ids"):
+        CachedPrefix(snapshot.model, snapshot.ids[:29], snapshot.kv)
+
+
+def test_the_seed_that_was_drawn_goes_along():
+    engine = tiny_engine()
+    unseeded = request(sampling=SamplingParams(temperature=1.0))
+    snapshot = engine.transfer.snapshot(begun(engine, unseeded))
+    assert snapshot.params.sampling.seed is not None
