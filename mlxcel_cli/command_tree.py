@@ -4,15 +4,14 @@ A command's module is imported when it is asked for; what is heavy is imported i
 command. So a help page or a TAB costs neither MLX nor a terminal interface.
 """
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
-from mlxcel_cli.help_text import CONTEXT_SETTINGS, PLAIN_SETTINGS, PlainCommand, PlainGroup
-from mlxcel_cli.typed_values import check_given_values_only
+from mlxcel_cli.help_text import CONTEXT_SETTINGS, PLAIN_COMMAND, PLAIN_SETTINGS, PlainGroup
 
 COMMANDS = MappingProxyType(
     {
@@ -41,9 +40,7 @@ def command_tree() -> Any:
     """The root command; ``main(args, standalone_mode=False)`` runs it."""
     app = typer.Typer(cls=_Root, **PLAIN_SETTINGS | {"add_completion": True})
     app.callback(epilog=EXAMPLES, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)(_mlxcel)
-    root = typer.main.get_command(app)
-    check_given_values_only(root)
-    return root
+    return typer.main.get_command(app)
 
 
 def _show_version(asked: bool) -> None:  # noqa: FBT001 - Typer's callback
@@ -58,13 +55,13 @@ def _mlxcel(
     *,
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_show_version, help="Tell the version."),
+        typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version."),
     ] = False,
 ) -> None:
     """Run open-weight language models on your own machine."""
 
 
-class _Commands(MutableMapping[str, Any]):
+class _Commands(Mapping[str, Any]):
     """The commands by name, each built at its first use."""
 
     def __init__(self) -> None:
@@ -72,16 +69,8 @@ class _Commands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._built:
-            command = _build(name, COMMANDS[name])
-            check_given_values_only(command)
-            self._built[name] = command
+            self._built[name] = _build(name, COMMANDS[name])
         return self._built[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._built[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._built[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -105,6 +94,5 @@ def _build(name: str, place: str) -> Any:
         built.name = name
         return built
     app = typer.Typer(**PLAIN_SETTINGS)
-    epilog = getattr(module, "EXAMPLES", None)
-    app.command(name, cls=PlainCommand, epilog=epilog, context_settings=CONTEXT_SETTINGS)(command)
+    app.command(name, epilog=getattr(module, "EXAMPLES", None), **PLAIN_COMMAND)(command)
     return typer.main.get_command(app)

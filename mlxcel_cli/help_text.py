@@ -10,6 +10,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mlxcel_cli.typed_values import check_given_only
+
 HELP_COLUMNS = 100
 CONTEXT_SETTINGS = {"help_option_names": ["--help", "-h"], "max_content_width": HELP_COLUMNS}
 """Every command's: ``-h`` asks for help too, pages are at most 100 columns wide."""
@@ -30,42 +32,51 @@ def plain_typer(help_text: str) -> typer.Typer:
     return typer.Typer(cls=PlainGroup, help=help_text, no_args_is_help=True, **PLAIN_SETTINGS)
 
 
-class PlainCommand(TyperCommand):
-    """A command with a plain help page; hidden spellings are accepted and not shown."""
+class _PlainPage:
+    """Help and TAB of a command, or a group of commands; hidden spellings are accepted only."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The parameters, ``--help`` included, checked without pydantic where they can be."""
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            check_given_only(param)
+        return params
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write commands, then arguments, then options by topic."""
+        if isinstance(self, TyperGroup):
+            self.format_commands(ctx, formatter)
+        _write_options(self.get_params(ctx), formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
+        """Write the examples line by line."""
+        epilog = getattr(self, "epilog", None)
+        if epilog:
+            formatter.write_paragraph()
+            for line in inspect.cleandoc(epilog).splitlines():
+                formatter.write(line + "\n")
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Commands and options, without hidden spellings."""
+        offered = super().shell_complete(ctx, incomplete)  # type: ignore[misc]
+        return _bare(offered, self.get_params(ctx))
+
+
+class PlainCommand(_PlainPage, TyperCommand):
+    """A command with a plain help page."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """``[OPTIONS] [PROMPT]...``: arguments as their metavar spells them."""
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
         return ["[OPTIONS]", *(one.metavar or one.name.upper() for one in arguments)]
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then options by topic."""
-        _write_options(self, ctx, formatter)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
-        """Write the examples line by line."""
-        _write_examples(self, formatter)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Options, but for hidden spellings."""
-        return _bare(super().shell_complete(ctx, incomplete), self.get_params(ctx))
-
-
-class PlainGroup(TyperGroup):
+class PlainGroup(_PlainPage, TyperGroup):
     """A group of commands with a plain help page."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write commands, then options."""
-        self.format_commands(ctx, formatter)
-        _write_options(self, ctx, formatter)
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Commands and options."""
-        return _bare(super().shell_complete(ctx, incomplete), self.get_params(ctx))
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - Typer's
-        """Write the examples line by line."""
-        _write_examples(self, formatter)
+PLAIN_COMMAND: dict[str, Any] = {"cls": PlainCommand, "context_settings": CONTEXT_SETTINGS}
+"""Every command's."""
 
 
 def _bare(items: list[Any], params: list[Any]) -> list[Any]:
@@ -83,10 +94,10 @@ def _bare(items: list[Any], params: list[Any]) -> list[Any]:
     return shown
 
 
-def _write_options(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+def _write_options(params: list[Any], formatter: Any) -> None:
     arguments: list[tuple[str, str]] = []
     topics: dict[str, list[tuple[str, str]]] = {}
-    for param in command.get_params(ctx):
+    for param in params:
         text = getattr(param, "help", None) or ""
         if getattr(param, "hidden", False):
             continue
@@ -116,10 +127,3 @@ def _advertised(param: Any) -> list[str]:
     """Short spellings and the first long one; more long ones are other programs' names for it."""
     long = [name for name in param.opts if name.startswith("--")]
     return [name for name in param.opts if name not in long] + long[:1]
-
-
-def _write_examples(command: TyperCommand | TyperGroup, formatter: Any) -> None:
-    if command.epilog:
-        formatter.write_paragraph()
-        for line in inspect.cleandoc(command.epilog).splitlines():
-            formatter.write(line + "\n")

@@ -13,29 +13,12 @@ _PLAIN_NUMBERS = ((int, re.compile(r"-?[0-9]{1,15}")), (float, re.compile(r"-?[0
 """Numbers that every reader takes for the same."""
 
 
-def check_given_values_only(command: Any) -> None:
-    """Let a command, and those built under it, ask Typer only about values that were given."""
-    all_params = command.get_params
-
-    def get_params(ctx: Any) -> list[Any]:
-        # ``--help`` is among these and not among the command's own.
-        params: list[Any] = all_params(ctx)
-        for param in params:
-            _check_given_only(param)
-        return params
-
-    command.get_params = get_params
-    below = getattr(command, "commands", None)
-    # A mapping of another kind builds its commands when they are asked for.
-    for one in below.values() if isinstance(below, dict) else ():
-        check_given_values_only(one)
-
-
-def _check_given_only(param: Any) -> None:
+def check_given_only(param: Any) -> None:
+    """Let a parameter ask Typer only about a value that was given, and is not plain."""
     build = getattr(param, "get_runtime_param", None)
     # Earlier versions of Typer have no such method; there nothing is changed.
-    if build is not None and not isinstance(getattr(build, "__self__", None), _Check):
-        param.get_runtime_param = _Check(param, build).itself
+    if build is not None and not isinstance(build, _Check):
+        param.get_runtime_param = _Check(param, build)
 
 
 class _Check:
@@ -49,7 +32,7 @@ class _Check:
         self._kind = described.annotation if is_bare else None
         self._build = build
 
-    def itself(self) -> "_Check":
+    def __call__(self) -> "_Check":
         return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:

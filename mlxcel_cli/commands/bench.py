@@ -1,9 +1,7 @@
 """``mlxcel bench``: what a model does on this machine, in figures."""
 
-from typing import Any
-
 from mlxcel_cli.command_lines import LookupBenchCommand, WidthsCommand
-from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, plain_typer
+from mlxcel_cli.help_text import PLAIN_COMMAND, plain_typer
 from mlxcel_cli.option_groups import takes_groups
 
 WIDTH_EXAMPLES = """
@@ -26,6 +24,10 @@ Three tasks copy a text with edits, two write freely. What the columns mean: doc
 """
 
 
+bench_app = plain_typer("Measure a model on this machine.")
+
+
+@bench_app.command("verify-width", epilog=WIDTH_EXAMPLES, **PLAIN_COMMAND)
 @takes_groups
 def verify_width(command: WidthsCommand) -> None:
     """Measure what a forward over several tokens costs, in one-token steps."""
@@ -35,22 +37,10 @@ def verify_width(command: WidthsCommand) -> None:
     bench_widths(command)
 
 
+@bench_app.command("lookup", epilog=LOOKUP_EXAMPLES, **PLAIN_COMMAND)
 @takes_groups
 def lookup(command: LookupBenchCommand) -> None:
     """Compare prompt lookup with plain decoding on five tasks, run in turn."""
     from mlxcel_cli.bench.run import bench_lookup
 
     bench_lookup(command)
-
-
-bench_app = plain_typer("Measure a model on this machine.")
-
-
-def _add(name: str, command: Any, examples: str) -> None:
-    bench_app.command(name, cls=PlainCommand, epilog=examples, context_settings=CONTEXT_SETTINGS)(
-        command
-    )
-
-
-_add("verify-width", verify_width, WIDTH_EXAMPLES)
-_add("lookup", lookup, LOOKUP_EXAMPLES)

@@ -1,10 +1,10 @@
 """``mlxcel models``: the models on this machine, and bringing and removing them."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from mlxcel_cli.help_text import CONTEXT_SETTINGS, PlainCommand, plain_typer
+from mlxcel_cli.help_text import PLAIN_COMMAND, plain_typer
 from mlxcel_cli.options import Config, Json, complete_models
 
 LIST_EXAMPLES = """
@@ -44,12 +44,10 @@ LocalName = Annotated[
     ),
 ]
 
-_PLAIN: dict[str, Any] = {"cls": PlainCommand, "context_settings": CONTEXT_SETTINGS}
-
 models_app = plain_typer("List, show, fetch and remove models.")
 
 
-@models_app.command("list", epilog=LIST_EXAMPLES, **_PLAIN)
+@models_app.command("list", epilog=LIST_EXAMPLES, **PLAIN_COMMAND)
 def list_models(json: Json = None, config: Config = None) -> None:
     """List the models on this machine."""
     # Imported here, as in every command: --help must not load the engine.
@@ -58,7 +56,7 @@ def list_models(json: Json = None, config: Config = None) -> None:
     ModelManager.open(config).list(as_json=bool(json))
 
 
-@models_app.command("show", epilog=SHOW_EXAMPLES, **_PLAIN)
+@models_app.command("show", epilog=SHOW_EXAMPLES, **PLAIN_COMMAND)
 def show(name: LocalName, json: Json = None, config: Config = None) -> None:
     """Show what a local model is, without loading it."""
     from mlxcel_cli.model_manager import ModelManager
@@ -66,7 +64,7 @@ def show(name: LocalName, json: Json = None, config: Config = None) -> None:
     ModelManager.open(config).show(name, as_json=bool(json))
 
 
-@models_app.command("pull", epilog=PULL_EXAMPLES, **_PLAIN)
+@models_app.command("pull", epilog=PULL_EXAMPLES, **PLAIN_COMMAND)
 def pull(
     name: Annotated[
         str,
@@ -84,7 +82,7 @@ def pull(
     ModelManager.open(config).pull(name)
 
 
-@models_app.command("rm", epilog=RM_EXAMPLES, **_PLAIN)
+@models_app.command("rm", epilog=RM_EXAMPLES, **PLAIN_COMMAND)
 def remove(
     name: LocalName,
     yes: Annotated[bool | None, typer.Option("--yes", "-y", help="Do not ask.")] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from mlxcel_cli.typed_values import check_given_values_only
+from mlxcel_cli.help_text import PlainCommand
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,10 +30,8 @@ def command(
 
 def parsed(*arguments: str, checks_all: bool) -> object:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command()(command)
+    app.command(cls=None if checks_all else PlainCommand)(command)
     built = typer.main.get_command(app)
-    if not checks_all:
-        check_given_values_only(built)
     try:
         return built.main(list(arguments), standalone_mode=False)
     except typer._click.exceptions.BadParameter as error:
