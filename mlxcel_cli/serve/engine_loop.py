@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
 from engine.scheduler.stats import Counters, SchedulerStats
@@ -37,8 +37,7 @@ from mlxcel_cli.serve.channel import (
 
 if TYPE_CHECKING:
     from engine.models.progress import Progress
-    from engine.scheduler.scheduler import BatchScheduler
-    from mlxcel_cli.serve.served_model import ServedModel
+    from mlxcel_cli.serve.model_host import HostedModel
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +47,7 @@ DRAIN_POLL_S = 0.02
 """While it drains nothing may come but the deadline."""
 
 
-class Hosted(Protocol):
-    """A loaded model, on the engine thread."""
-
-    model: ServedModel
-    scheduler: BatchScheduler
-
-    def close(self) -> None:
-        """Free the model."""
-
-
-Load = Callable[[Callable[["Progress"], None]], Hosted]
+Load = Callable[[Callable[["Progress"], None]], "HostedModel"]
 """Loads the model, reporting how far it is."""
 
 
@@ -77,9 +66,9 @@ class EngineLoop:
         self._load = load
         self._inbox = inbox
         self._report = report
-        self._hosted: Hosted | None = None
+        self._hosted: HostedModel | None = None
         self._before = Counters()
-        """Counts of schedulers that are gone."""
+        """Counts of schedulers that were closed."""
         self._counted_s = 0.0
         self._owes_drained = False
         """Whether it was asked to drain and has not."""
@@ -175,7 +164,7 @@ class EngineLoop:
 
     # -- the model
 
-    def _bring(self) -> Hosted:
+    def _bring(self) -> HostedModel:
         """The model, loaded if it is not."""
         if self._hosted is None:
             self._hosted = self._load(lambda progress: self._report([Loading(progress)]))

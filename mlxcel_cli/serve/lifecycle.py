@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 from aiohttp import web
 
+from engine.models.progress import Progress
 from mlxcel_cli.command_lines import ServeCommand
 from mlxcel_cli.config import Settings, load_settings
 from mlxcel_cli.engine_requests import model_request
@@ -182,10 +183,7 @@ class _Lifecycle:
         self._signum = signum
         self._stop.set()
 
-    def _show_progress(self, progress: "object") -> None:
-        from engine.models.progress import Progress
-
-        assert isinstance(progress, Progress)
+    def _show_progress(self, progress: Progress) -> None:
         self._output.progress(progress_text(progress))
 
 

@@ -1,33 +1,26 @@
 """The figures of ``/metrics``: llama.cpp's names first, then ours."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from engine.prompt_cache.limits import CacheStats
-from engine.scheduler.stats import Counters, SchedulerStats
+from engine.scheduler.stats import SchedulerStats
+
+if TYPE_CHECKING:
+    from mlxcel_cli.serve.worker import EngineWorker
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-Named = Mapping[str, tuple[str, float]]
+Table = Mapping[str, tuple[str, float]]
 """A family's name to its help text and value."""
-
-
-class HasStats(Protocol):
-    """Where the newest counts are."""
-
-    stats: SchedulerStats | None
-    refused: int
-    """Requests that the engine never heard of."""
-    read_tokens: int
-    """Prompt tokens that were forwarded."""
-    read_s: float
-    """Seconds that this took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +34,15 @@ class _Totals:
 
 
 class MetricsPage:
-    """The page, and what its last reader was told: rates are averages since then.
+    """The page, and what its last scrape had: rates are averages since then.
 
     Args:
         source: where the newest counts are.
     """
 
-    def __init__(self, source: HasStats) -> None:
+    def __init__(self, source: EngineWorker) -> None:
         self._source = source
-        self._told = _Totals()
+        self._scraped = _Totals()
 
     def text(self) -> bytes:
         """The page; before the model is loaded it is empty."""
@@ -58,189 +51,161 @@ class MetricsPage:
         return generate_latest(registry)
 
     def _families(self) -> Iterator[Metric]:
-        stats = self._source.stats
+        source, stats = self._source, self._source.stats
         if stats is None:
             return
-        counters = stats.counters
-        before, self._told = (
-            self._told,
-            _Totals(
-                self._source.read_tokens,
-                self._source.read_s,
-                counters.completion_tokens,
-                counters.generation_s,
-            ),
+        before, counters = self._scraped, stats.counters
+        self._scraped = _Totals(
+            source.read_tokens, source.read_s, counters.completion_tokens, counters.generation_s
         )
-        yield from _llamacpp(stats, before, self._told)
-        yield from _mlxcel(stats, self._source.refused)
+        yield from _llamacpp(stats, before, self._scraped)
+        yield from _requests(stats, source.refused)
+        yield from _batch(stats)
+        if stats.cache is not None:
+            yield from _prompt_cache(stats.cache)
 
 
 class _Collector:
     def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families()
+        self.collect = families
 
 
 def _llamacpp(stats: SchedulerStats, before: _Totals, now: _Totals) -> Iterator[Metric]:
     counters = stats.counters
-    yield from _counter_families(
-        "llamacpp:",
-        {
-            "prompt_tokens": ("Prompt tokens of finished requests", counters.prompt_tokens),
-            "prompt_seconds": ("Seconds of reading them", now.read_s),
-            "tokens_predicted": ("Tokens written", now.completion_tokens),
-            "tokens_predicted_seconds": ("Seconds of writing", now.generation_s),
-            "n_decode": (
-                "Forwards of running answers",
-                counters.decode_steps + counters.verify_rounds,
-            ),
-        },
-    )
-    yield from _gauge_families(
-        "llamacpp:",
-        {
-            "prompt_tokens_seconds": (
-                "Prompt tokens a second of reading, since the last look",
-                _rate(now.read_tokens - before.read_tokens, now.read_s - before.read_s),
-            ),
-            "predicted_tokens_seconds": (
-                "Tokens a second of an answer, since the last look",
-                _rate(
-                    now.completion_tokens - before.completion_tokens,
-                    now.generation_s - before.generation_s,
-                ),
-            ),
-            "n_busy_slots_per_decode": (
-                "Answers that a step goes on with, averaged",
-                _rate(counters.decode_tokens, counters.decode_steps + counters.verify_rounds),
-            ),
-            "requests_processing": ("Answers being written", len(stats.slots)),
-            "requests_deferred": ("Requests that wait", stats.queue_depth),
-        },
-    )
-
-
-def _mlxcel(stats: SchedulerStats, refused: int) -> Iterator[Metric]:
-    yield from _counter_families("mlxcel_", _counts(stats.counters, refused))
-    if stats.cache is not None:
-        yield from _prompt_cache(stats.cache)
-    finished = CounterMetricFamily(
-        "mlxcel_requests_finished", "Answers that ended, by cause", labels=["cause"]
-    )
-    for cause, count in stats.counters.finished.items():
-        finished.add_metric([cause.value], count)
-    yield finished
-    gauges = {
-        "slots_total": ("Answers that can be written at a time", stats.parallel),
-        "slots_available": ("Of these, free", stats.slots_free),
-        "queue_depth": ("Requests that wait", stats.queue_depth),
-        "queue_capacity": ("Requests that may wait", stats.queue_capacity),
-        "batch_current_size": ("Answers being written", len(stats.slots)),
-        "cache_pool_rows": ("Rows of KV that are allocated", stats.kv_rows),
-        "cache_pool_positions": ("Token positions of each row", stats.kv_positions),
-        "cache_pool_budget_positions": (
-            "Token positions that may be allocated; 0: no bound",
-            stats.kv_budget_positions or 0,
+    forwards = counters.decode_steps + counters.verify_rounds
+    yield from _counters("llamacpp:", {
+        "prompt_tokens": ("Prompt tokens of finished requests", counters.prompt_tokens),
+        "prompt_seconds": ("Seconds of prefill", now.read_s),
+        "tokens_predicted": ("Generated tokens", now.completion_tokens),
+        "tokens_predicted_seconds": ("Seconds of generation", now.generation_s),
+        "n_decode": ("Decode and verify forwards", forwards),
+    })  # fmt: skip
+    yield from _gauges("llamacpp:", {
+        "prompt_tokens_seconds": (
+            "Prefill tokens per second, since the last scrape",
+            _rate(now.read_tokens - before.read_tokens, now.read_s - before.read_s),
         ),
+        "predicted_tokens_seconds": (
+            "Generated tokens per second of a request, since the last scrape",
+            _rate(
+                now.completion_tokens - before.completion_tokens,
+                now.generation_s - before.generation_s,
+            ),
+        ),
+        "n_busy_slots_per_decode": (
+            "Average number of busy slots per decode forward",
+            _rate(counters.decode_tokens, forwards),
+        ),
+        "requests_processing": ("Requests running", len(stats.slots)),
+        "requests_deferred": ("Requests waiting", stats.queue_depth),
+    })  # fmt: skip
+
+
+def _requests(stats: SchedulerStats, refused: int) -> Iterator[Metric]:
+    counters = stats.counters
+    ended = sum(counters.finished.values()) + counters.failed + counters.cancelled
+    yield from _counters("mlxcel_", {
+        "requests": ("Requests accepted", counters.requests),
+        "requests_refused": ("Requests refused", counters.refused + refused),
+        "requests_failed": ("Requests that failed", counters.failed),
+        "requests_cancelled": ("Requests whose client left", counters.cancelled),
+        "prompt_tokens": ("Prompt tokens of finished requests", counters.prompt_tokens),
+        "completion_tokens": ("Generated tokens", counters.completion_tokens),
+        "generation_time_seconds": ("Seconds of generation", counters.generation_s),
+        "batch_sequences_started": ("Requests that got a slot", counters.started),
+        "batch_sequences_completed": ("Requests that freed their slot", ended),
+        "preemptions": ("Requests preempted", counters.preemptions),
+    })  # fmt: skip
+    finished = {cause.value: count for cause, count in counters.finished.items()}
+    yield _labelled("mlxcel_requests_finished", "Requests finished, by cause", "cause", finished)
+    yield from _gauges("mlxcel_", {
+        "slots_total": ("Slots", stats.parallel),
+        "slots_available": ("Slots free", stats.slots_free),
+        "queue_depth": ("Requests waiting", stats.queue_depth),
+        "queue_capacity": ("Requests that may wait", stats.queue_capacity),
+        "batch_current_size": ("Requests running", len(stats.slots)),
         "scrape_timestamp_seconds": ("When this page was made", time.time()),
-    }
-    yield from _gauge_families("mlxcel_", gauges)
+    })  # fmt: skip
+
+
+def _batch(stats: SchedulerStats) -> Iterator[Metric]:
+    counters = stats.counters
+    yield from _counters("mlxcel_", {
+        "batch_prefill_tokens": ("Prompt tokens forwarded", counters.prefill_tokens),
+        "batch_prefill_chunks": ("Prompt chunks forwarded", counters.prefill_pieces),
+        "batch_prefill_grants": ("Chunks of long prompts forwarded", counters.parked_pieces),
+        "batch_decode_tokens": ("Tokens of decode steps", counters.decode_tokens),
+        "batch_decode_steps": ("Decode steps", counters.decode_steps),
+        "batch_decode_lookahead_steps": (
+            "Decode steps submitted before the previous one was read", counters.lookahead_steps
+        ),
+        "verify_rounds": ("Forwards that verified drafts", counters.verify_rounds),
+        "draft_tokens": ("Draft tokens verified", counters.draft_tokens),
+        "draft_tokens_accepted": ("Draft tokens accepted", counters.draft_tokens_accepted),
+        "batch_mixed_steps": ("Ticks with both decode and prefill", counters.mixed_ticks),
+        "batch_ticks": ("Ticks", counters.ticks),
+    })  # fmt: skip
+    yield from _gauges("mlxcel_", {
+        "cache_pool_rows": ("KV rows allocated", stats.kv_rows),
+        "cache_pool_positions": ("Token positions of each KV row", stats.kv_positions),
+        "cache_pool_budget_positions": (
+            "Token positions that KV may have; 0: no bound", stats.kv_budget_positions or 0
+        ),
+    })  # fmt: skip
 
 
 def _prompt_cache(cache: CacheStats) -> Iterator[Metric]:
-    counters = cache.counters
-    counts = {
-        "lookups": ("Prompts that were looked up", counters.lookups),
-        "hits": ("Of these, how many began with something known", counters.hits),
-        "misses": ("And how many did not", counters.lookups - counters.hits),
-        "lookup_tokens": ("Tokens of the prompts that were looked up", counters.lookup_tokens),
-        "prefix_tokens_reused": ("Of these, how many needed no forward", counters.hit_tokens),
-        "donations": ("Answers that were remembered", counters.donations),
-        "donated_tokens": ("Tokens whose KV was copied", counters.donated_tokens),
-        "disk_tokens": ("Tokens whose KV came from a file", counters.disk_tokens),
-        "evicted_bytes": ("Bytes dropped for others", counters.evicted_bytes),
-        "expired_bytes": ("Bytes dropped because nobody used them", counters.expired_bytes),
-        "faults": ("Copies and takeovers that failed", counters.faults),
+    counters, prefix = cache.counters, "mlxcel_prompt_cache_"
+    yield from _counters(prefix, {
+        "lookups": ("Prompts looked up", counters.lookups),
+        "hits": ("Prompts with a cached prefix", counters.hits),
+        "misses": ("Prompts without a cached prefix", counters.lookups - counters.hits),
+        "lookup_tokens": ("Tokens of the prompts looked up", counters.lookup_tokens),
+        "prefix_tokens_reused": ("Prompt tokens found in the cache", counters.hit_tokens),
+        "donations": ("Requests whose KV was cached", counters.donations),
+        "donated_tokens": ("Tokens whose KV was copied into the cache", counters.donated_tokens),
+        "disk_tokens": ("Prompt tokens loaded from files", counters.disk_tokens),
+        "evicted_bytes": ("Bytes evicted to make room", counters.evicted_bytes),
+        "expired_bytes": ("Bytes evicted after their time to live", counters.expired_bytes),
+        "faults": ("KV copies that failed", counters.faults),
+    })  # fmt: skip
+    evictions = {
+        "lru": counters.evictions_lru,
+        "ttl": counters.evictions_ttl,
+        "capacity": counters.evictions_capacity,
     }
-    yield from _counter_families("mlxcel_prompt_cache_", counts)
-    yield _by_reason(
-        "mlxcel_prompt_cache_evictions",
-        "Runs of KV that were dropped, by reason",
-        {
-            "lru": counters.evictions_lru,
-            "ttl": counters.evictions_ttl,
-            "capacity": counters.evictions_capacity,
-        },
-    )
-    yield _by_reason(
-        "mlxcel_prompt_cache_rejects",
-        "Runs of KV that were not kept or not taken over, by reason",
-        {
-            "oversized": counters.rejects_oversized,
-            "prefix_too_short": counters.rejects_prefix_too_short,
-        },
-    )
-    gauges = {
-        "entries": ("Texts that are remembered", cache.entries),
-        "tokens": ("Tokens whose KV is held", cache.tokens),
-        "bytes": ("Bytes of it", cache.nbytes),
-        "limit_bytes": ("Most bytes", cache.limits.max_bytes or 0),
-        "file_bytes": ("Bytes of its files", cache.disk_bytes),
+    yield _labelled(f"{prefix}evictions", "Entries evicted, by reason", "reason", evictions)
+    rejects = {
+        "oversized": counters.rejects_oversized,
+        "prefix_too_short": counters.rejects_prefix_too_short,
     }
-    yield from _gauge_families("mlxcel_prompt_cache_", gauges)
+    text = "Entries not cached or not used, by reason"
+    yield _labelled(f"{prefix}rejects", text, "reason", rejects)
+    yield from _gauges(prefix, {
+        "entries": ("Entries in the cache", cache.entries),
+        "tokens": ("Tokens whose KV is cached", cache.tokens),
+        "bytes": ("Bytes of cached KV", cache.nbytes),
+        "limit_bytes": ("Most bytes of cached KV", cache.limits.max_bytes or 0),
+        "file_bytes": ("Bytes of cache files", cache.disk_bytes),
+    })  # fmt: skip
 
 
-def _counter_families(prefix: str, named: Named) -> Iterator[Metric]:
-    for name, (text, value) in named.items():
+def _counters(prefix: str, table: Table) -> Iterator[Metric]:
+    for name, (text, value) in table.items():
         yield CounterMetricFamily(f"{prefix}{name}", text, value=value)
 
 
-def _gauge_families(prefix: str, named: Named) -> Iterator[Metric]:
-    for name, (text, value) in named.items():
+def _gauges(prefix: str, table: Table) -> Iterator[Metric]:
+    for name, (text, value) in table.items():
         yield GaugeMetricFamily(f"{prefix}{name}", text, value=value)
 
 
-def _by_reason(name: str, text: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=["reason"])
-    for reason, count in counts.items():
-        family.add_metric([reason], count)
+def _labelled(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
     return family
 
 
 def _rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
-
-
-def _counts(counters: Counters, refused: int) -> dict[str, tuple[str, float]]:
-    ended = sum(counters.finished.values()) + counters.failed + counters.cancelled
-    return {
-        "requests": ("Requests taken", counters.requests),
-        "requests_refused": ("Requests refused", counters.refused + refused),
-        "requests_failed": ("Answers that broke off", counters.failed),
-        "requests_cancelled": ("Answers nobody waited for", counters.cancelled),
-        "prompt_tokens": ("Prompt tokens of finished requests", counters.prompt_tokens),
-        "completion_tokens": ("Tokens written", counters.completion_tokens),
-        "generation_time_seconds": ("Seconds of writing", counters.generation_s),
-        "batch_sequences_started": ("Requests that got a slot", counters.started),
-        "batch_sequences_completed": ("Requests that left theirs", ended),
-        "batch_prefill_tokens": ("Prompt tokens forwarded", counters.prefill_tokens),
-        "batch_prefill_chunks": ("Prompt pieces forwarded", counters.prefill_pieces),
-        "batch_prefill_grants": ("Pieces of long prompts", counters.parked_pieces),
-        "batch_decode_tokens": ("Tokens of decode steps", counters.decode_tokens),
-        "batch_decode_steps": ("Decode steps", counters.decode_steps),
-        "batch_decode_lookahead_steps": (
-            "Decode steps submitted before the one before was read",
-            counters.lookahead_steps,
-        ),
-        "verify_rounds": ("Forwards that checked a draft", counters.verify_rounds),
-        "draft_tokens": ("Drafted tokens that were checked", counters.draft_tokens),
-        "draft_tokens_accepted": (
-            "Of these, how many were right",
-            counters.draft_tokens_accepted,
-        ),
-        "batch_mixed_steps": ("Ticks that decoded and read prompts", counters.mixed_ticks),
-        "batch_ticks": ("Ticks", counters.ticks),
-        "preemptions": ("Answers that gave way", counters.preemptions),
-    }

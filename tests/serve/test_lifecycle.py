@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -62,13 +61,11 @@ def test_two_hundred_clients_that_vanish_leave_no_row(start_server):
     for index in range(200):
         connection = server.send_chat(**ENDLESS | {"stream": index % 2 == 0})
         if index % 10 == 0:
-            time.sleep(0.1)
+            server.wait_for(lambda: busy(server) > 0)
         (vanish if index % 3 else socket.socket.close)(connection)
     server.wait_until_free()
     assert server.metric("mlxcel_queue_depth") == 0
-    began = time.monotonic()
     assert server.chat(max_tokens=2).status == 200
-    assert time.monotonic() - began < 5
     assert server.metric("mlxcel_requests_failed_total") == 0
 
 
@@ -168,10 +165,9 @@ def test_a_broken_engine_is_told_by_health_and_requests_fail_fast(start_server, 
     reply = server.ask("GET", "/health")
     assert (reply.status, reply.error["code"]) == (503, 503)
     assert reply.error["message"] == f"The server is {phase}."
-    began = time.monotonic()
     assert server.chat().status == 503
+    # A stream that waited for its first event would have begun with 200.
     assert server.chat(stream=True).status == 503
-    assert time.monotonic() - began < 3
     assert server.stop() == 0
 
 
@@ -212,9 +208,8 @@ def test_answers_that_take_too_long_are_ended_with_an_error(start_server):
     server = start_server("--drain-timeout", "0.3", faults={"step_s": 0.1})
     connection = server.send_chat(**ENDLESS)
     server.wait_for(lambda: busy(server) == 1)
-    began = time.monotonic()
+    # Its 400 steps take longer than `stop` waits.
     assert server.stop(signal.SIGTERM) == 143
-    assert time.monotonic() - began < 10
     assert b'"code":"engine_closed"' in read_all(connection)
 
 
@@ -224,18 +219,15 @@ def test_a_second_signal_ends_at_once(start_server):
     server.wait_for(lambda: busy(server) == 1)
     server.process.send_signal(signal.SIGINT)
     server.wait_for(lambda: any("stopping" in note for note in server.notes))
-    began = time.monotonic()
+    # The time to drain is longer than `stop` waits.
     assert server.stop(signal.SIGINT) == 130
-    assert time.monotonic() - began < 5
     connection.close()
 
 
 def test_an_idle_server_ends_at_once_and_writes_nothing_to_stdout(start_server):
-    server = start_server()
+    server = start_server("--drain-timeout", "60")
     idle = server.connect()
-    began = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - began < 5
     assert server.process.stdout.read() == b""
     assert not any("Traceback" in note for note in server.notes)
     idle.close()
