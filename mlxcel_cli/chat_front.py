@@ -37,7 +37,7 @@ def save_rest(session: ChatSession, output: Output, *, patience_s: float = BUSY_
     end = time.monotonic() + patience_s
     try:
         if session.waits_for_file:
-            output.note("mlxcel: saving the chat waits for another program; Ctrl-C gives up")
+            output.note("mlxcel: saving the chat waits for another program; Ctrl-C stops waiting")
         while session.waits_for_file and time.monotonic() < end:
             time.sleep(BETWEEN_TRIES_S)
             session.save_again()

@@ -95,7 +95,7 @@ class InterruptHandler:
 
 
 class MessageReader:
-    """Puts lines together to messages.
+    """Joins lines into messages.
 
     Three double quotes open a message of several lines and close it; text may stand on either
     line, and both on one.
@@ -171,7 +171,7 @@ class PipedLines:
     def __init__(self, stdin: TextIO) -> None:
         reconfigure = getattr(stdin, "reconfigure", None)
         if reconfigure is not None:
-            # One line of broken bytes is no reason to answer none of the others.
+            # One line of broken bytes must not keep the others from being answered.
             reconfigure(errors="replace")
         self._stdin = stdin
         end = "stdout" if stdin.isatty() else "stdin"

@@ -1,4 +1,4 @@
-"""Answers chats on a thread of its own: loads, answers, stops, and ends in order."""
+"""Runs a backend on a thread of its own: loads a model, answers, stops, ends in order."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Backend, ModelReport,
 from mlxcel_cli.engine_thread import Emit, EngineThread, Stream
 
 LAST_WAIT_S = 0.5
-"""How long leaving waits for a forward that cannot be interrupted."""
+"""How long closing waits for a forward that cannot be interrupted."""
 
 
 class Answerer:
@@ -26,7 +26,7 @@ class Answerer:
         self._running: Stream[Any] | None = None
 
     def load(self, request: ModelRequest) -> "Stream[Progress | ModelReport]":
-        """Bring a model in, in place of the one that is there; the report comes last."""
+        """Load a model in place of the current one; the report comes last."""
         stream = self._thread.stream(lambda emit: _load(self._backend, request, emit))
         self._running = stream
         return stream

@@ -19,7 +19,7 @@ class Numbers:
     prompt_tokens: int = 0
     """Tokens of the whole prompt."""
     evaluated_tokens: int = 0
-    """Those that were read; the others' KV was there."""
+    """Those that were prefilled; the others' KV was cached."""
     answer_tokens: int = 0
     ttft_s: float = 0.0
     tokens_per_s: float = 0.0
@@ -30,7 +30,7 @@ class Numbers:
 
     @property
     def tokens_per_forward(self) -> float | None:
-        """Tokens that a forward wrote in the mean, the first one (the prompt's) aside.
+        """Mean number of tokens a forward produced, without the first one (the prefill's).
 
         Every accepted token spared a forward. An answer is at most this many times as fast as a
         plain one, for a forward that checks drafts takes longer. None where nothing was drafted.

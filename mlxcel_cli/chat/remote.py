@@ -23,7 +23,7 @@ from mlxcel_cli.plain_text import encodable
 
 CONNECT_S = 10.0
 ANSWER_S = 600.0
-"""How long a server may say nothing while it reads a prompt."""
+"""How long a server may be silent, as it is while it prefills."""
 
 FINISHES = {"stop": "eos", "length": "length"}
 """The API's finish reasons in the engine's words."""
@@ -99,7 +99,9 @@ class RemoteBackend:
         body = self._body(request)
         try:
             with self._asked("POST", "/chat/completions", body, ANSWER_S) as response:
-                yield from _Reading(self._clock, started, request.sampling.seed).events(response)
+                yield from _ResponseReader(self._clock, started, request.sampling.seed).events(
+                    response
+                )
         except ServerFailed:
             raise
         except (OSError, HTTPException) as error:
@@ -143,7 +145,7 @@ class RemoteBackend:
             self._socket = connection.sock
             try:
                 connection.request(method, self._base + path, content, self._headers)
-                # A response without a length keeps the socket after its connection has let go.
+                # A response without a length keeps the socket open after its connection has closed.
                 with connection.getresponse() as response:
                     if response.status >= 400:
                         raise ServerFailed(f"{self._name}: {_refusal(response)}")
@@ -179,7 +181,7 @@ def _shape_checked() -> Iterator[None]:
         raise ServerFailed("the server's answer has not the shape of OpenAI's") from error
 
 
-class _Reading:
+class _ResponseReader:
     """One streamed answer: its events, and what its end needs."""
 
     def __init__(self, clock: Callable[[], float], started: float, seed: int | None) -> None:
@@ -267,7 +269,7 @@ class _Reading:
 
 
 def _refusal(response: HTTPResponse) -> str:
-    """What a server says against a request, in one line."""
+    """A server's error message, in one line."""
     text = response.read().decode("utf-8", "replace")
     try:
         error = json.loads(text)["error"]

@@ -1,4 +1,4 @@
-"""One chat as it goes: what is asked of the model, what its answer has come to, what is saved.
+"""One chat in progress: what the model is asked, the answer so far, what is saved.
 
 Line mode and the TUI both drive this; it starts no thread and writes to no terminal.
 """
@@ -105,7 +105,7 @@ class ChatSession:
 
     @property
     def waits_for_file(self) -> bool:
-        """Whether something is to be saved once another program lets go of the file."""
+        """Whether something is to be saved once another program releases the file."""
         return bool(self._left) or isinstance(self.unsaved, ChatsBusy)
 
     def save_again(self) -> bool:
@@ -190,7 +190,7 @@ class ChatSession:
         return request
 
     def take(self, event: AnswerEvent) -> None:
-        """Note an event of the answer; now and then it is saved, and once at its end."""
+        """Record an event of the answer; it is saved from time to time, and at its end."""
         draft = self._draft
         if draft is None:
             return

@@ -1,4 +1,4 @@
-"""What a user can turn while chatting: sampling, length, prompt lookup, thinking, system text."""
+"""What a user can change during a chat: sampling, length, prompt lookup, thinking, system text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -23,7 +23,7 @@ _LENGTH = frozenset(one.name for one in fields(LengthOptions))
 
 @dataclass(slots=True)
 class ChatSettings:
-    """The settings of a chat; mutable, for they are turned between two answers."""
+    """The settings of a chat; mutable: they change between two answers."""
 
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     length: LengthOptions = field(default_factory=LengthOptions)
@@ -35,7 +35,7 @@ class ChatSettings:
     thinking: bool = True
 
     def set(self, name: str, text: str) -> str:
-        """Turn one setting, named as the command line names it; its name and value, as set.
+        """Change one setting, named as on the command line; its name and value, as set.
 
         Raises:
             InvalidParams: no such setting, or the value is out of its range.
@@ -81,7 +81,7 @@ class ChatSettings:
             yield "stop", ", ".join(repr(stop) for stop in request.stops)
 
     def request(self, model: ModelReport | None) -> AnswerRequest:
-        """What an answer is asked with, all but the prompt.
+        """The request for an answer, without its prompt.
 
         Raises:
             InvalidParams: a value is out of its range.
@@ -98,7 +98,7 @@ class ChatSettings:
 
 
 def chat_defaults(model: SamplingDefaults) -> SamplingParams:
-    """What a chat samples with where the user says nothing: the model's own advice first."""
+    """What a chat samples with where the user says nothing: the model's own defaults first."""
     return SamplingParams(
         temperature=DEFAULT_TEMPERATURE if model.temperature is None else model.temperature,
         top_p=DEFAULT_TOP_P if model.top_p is None else model.top_p,

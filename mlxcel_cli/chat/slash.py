@@ -246,7 +246,7 @@ def _edit(context: CommandContext, _: str) -> Reply:
 
 def _lookup(context: CommandContext, text: str) -> Reply:
     if context.is_remote:
-        raise InvalidParams("/lookup", "drafting is the server's business here")
+        raise InvalidParams("/lookup", "the server decides here whether to draft")
     settings = context.session.settings
     settings.switch_lookup(on=_switch("/lookup", text, settings.drafts))
     return Reply(f"Prompt lookup is {'on' if settings.drafts else 'off'}.")

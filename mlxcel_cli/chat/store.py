@@ -26,7 +26,7 @@ BUSY_S = 10.0
 """How long a call waits for another program to release the file, by default."""
 
 ONE_TRY_S = 0.02
-"""How long SQLite itself waits: as much as another chat's write takes. It hears no Ctrl-C then."""
+"""How long SQLite itself waits: as much as another chat's write takes. It ignores Ctrl-C then."""
 
 BETWEEN_TRIES_S = 0.05
 

@@ -44,7 +44,7 @@ DIALOG_KEYS = (
     Binding("up", "move(-1)", "In a list: the one before", id="dialog-previous"),
     Binding("ctrl+d", "delete", "In saved chats: delete one", id="dialog-delete", priority=True),
 )
-"""Keys of dialogs; while one is open, the chat's own rest."""
+"""Keys of dialogs; while one is open, the chat's own keys are off."""
 
 ALL_KEYS = (*PROMPT_KEYS, *CHAT_KEYS, *DIALOG_KEYS)
 """All of them, in the order in which help shows them."""

@@ -13,11 +13,11 @@ from mlxcel_cli.chat.start import ChatStart
 from mlxcel_cli.tui.app import ChatApp
 
 COLLECT_AFTER = (5_000, 10, 20)
-"""Objects that are made until the collector looks at the newest, how often it does until it looks
-at older ones, and how often it does that until it looks at all."""
+"""For `gc.set_threshold`: new objects until a collection of the youngest generation, and how many
+collections of a generation come before one of the next."""
 
 DRAWS_PER_S = 120
-"""How often the screen can be drawn: a key waits for the next time. Textual's own number is 60."""
+"""How often the screen can be drawn: a key waits for the next frame. Textual's default is 60."""
 
 
 def chat_on_screen(
@@ -61,7 +61,7 @@ def replace_broken_bytes() -> None:
 
 
 def collect_from_here() -> None:
-    """Let the collector begin, with what comes after the first screen, and seldom go through it.
+    """Start the collector, for objects made after the first screen, and let it run seldom.
 
     As Python sets it, it goes through all that is shown each second or so while an answer
     streams: 0.02 to 0.05 s, in which a key waits.

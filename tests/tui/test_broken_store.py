@@ -84,7 +84,7 @@ def test_what_waits_for_the_file_is_saved_behind_the_screen(terminal, environ):
     assert saved.messages[0].text == "hello"
 
 
-def test_giving_the_file_up_reports_that_the_chat_is_not_saved(terminal, environ):
+def test_ctrl_c_while_the_file_is_waited_for_reports_that_the_chat_is_not_saved(terminal, environ):
     with held_elsewhere(Path(environ["MLXCEL_HOME"]) / "data" / "chats.sqlite3"):
         started = terminal("--plain")
         started.until(">>>")
@@ -92,7 +92,7 @@ def test_giving_the_file_up_reports_that_the_chat_is_not_saved(terminal, environ
         started.until("You said: hello")
         started.until("saved later")
         started.child.send("/bye\r")
-        started.until("Ctrl-C gives up")
+        started.until("Ctrl-C stops waiting")
         started.child.sendintr()
         started.until("not saved")
         assert started.until_end() == 130
