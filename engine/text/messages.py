@@ -1,6 +1,7 @@
 """Checks the shape of chat messages, and brings them into the one form that templates know."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ Message = Mapping[str, object]
 
 CheckedMessage = dict[str, Any]
 """A turn after ``check_messages``: role and content are strings, tool_calls well-formed."""
+
+_WORD = re.compile(r"[^\W_]+")
 
 ROLES_RENAMED = {"developer": "system"}
 """Newer names of roles that templates know by the older one."""
@@ -68,6 +71,41 @@ def parse_arguments(messages: Sequence[CheckedMessage]) -> list[CheckedMessage]:
         else message
         for message in messages
     ]
+
+
+def with_parts(messages: Sequence[CheckedMessage]) -> list[CheckedMessage]:
+    """The messages with each content as a list of one text part, as some templates read it."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if message["content"]
+        else message
+        for message in messages
+    ]
+
+
+def first_missing(text: str, messages: Sequence[CheckedMessage]) -> int | None:
+    """The first message of which a prompt shows nothing; None: it shows all that it should.
+
+    Templates trim, escape, indent and cut, so a few words of a content stand for it. What an
+    assistant wrote they may leave out: its reasoning, or calls.
+    """
+    place = 0
+    for index, message in enumerate(messages):
+        words = _WORD.findall(message["content"])
+        if message["role"] == "assistant" or not words:
+            continue
+        looked_for = (max(words, key=len), words[-1], words[0])
+        places = [text.find(word, place) for word in looked_for]
+        # Templates may print the system text behind what it came before.
+        if max(places) < 0 and not any(word in text for word in looked_for):
+            return index
+        place = max(place, places[0])
+    return None
+
+
+def shows_system(text: str, messages: Sequence[CheckedMessage]) -> bool:
+    """Whether a prompt has all of each system text."""
+    return all(one["content"].strip() in text for one in messages if one["role"] == "system")
 
 
 def _check(message: object, place: str) -> CheckedMessage:

@@ -12,8 +12,11 @@ from engine.text.messages import (
     CheckedMessage,
     Message,
     check_messages,
+    first_missing,
     merge_system,
     parse_arguments,
+    shows_system,
+    with_parts,
 )
 from engine.text.rendered import RenderedPrompt
 from engine.text.sandbox import CompiledTemplate
@@ -22,6 +25,9 @@ from engine.text.thinking import ThinkingMarks, marks_of
 from engine.text.tokenizer import Tokenizer
 
 NO_EXTRA: Mapping[str, object] = MappingProxyType({})
+
+_PROBE = "PROBE"
+"""A message that tells in which form a template reads content."""
 
 PLAIN_CUES = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 """How turns are headed for a model without a chat template."""
@@ -65,6 +71,7 @@ class ChatTemplate:
         self._names = {"bos_token": bos, "eos_token": eos}
         self._look_alikes = LookAlikes({*special_texts, bos, eos} - {""})
         self._plain = CompiledTemplate(source, name=name, now=_now)
+        self._wants_parts = self._reads_parts_only()
         self._tool_use = None
         if tool_use is not None:
             self._tool_use = CompiledTemplate(tool_use, name=f"{name} (tool_use)", now=_now)
@@ -151,6 +158,18 @@ class ChatTemplate:
                 return begun > ended
         return opened
 
+    def _reads_parts_only(self) -> bool:
+        """Whether content is printed where it is a list of parts, and not where it is a string."""
+        probe = [{"role": "user", "content": _PROBE}]
+        return not self._prints_probe(probe) and self._prints_probe(with_parts(probe))
+
+    def _prints_probe(self, messages: list[CheckedMessage]) -> bool:
+        variables = {"tools": None, "documents": None, "add_generation_prompt": False}
+        try:
+            return _PROBE in self._plain.render({**variables, **self._names, "messages": messages})
+        except TemplateError:
+            return False
+
     def _render_first_accepted(
         self, turns: list[CheckedMessage], variables: Mapping[str, Any]
     ) -> str:
@@ -161,17 +180,26 @@ class ChatTemplate:
         refusal: TemplateError | None = None
         incomplete: str | None = None
         for form in _forms(turns):
+            messages = with_parts(form) if self._wants_parts else form
             try:
-                text = compiled.render({**variables, "messages": form})
+                text = compiled.render({**variables, "messages": messages})
             except TemplateError as error:
                 refusal = refusal or error
                 continue
-            if _shows_system(text, form):
+            missing = first_missing(text, form)
+            if missing is None and shows_system(text, form):
                 return text
-            incomplete = incomplete or text
+            if missing is None:
+                incomplete = incomplete or text
+                continue
+            role = form[missing]["role"]
+            refusal = refusal or TemplateError(
+                f"{self.name} prints nothing of messages[{missing}], whose role is {role!r}"
+            )
         if incomplete is not None:
             return incomplete
-        raise refusal or TemplateError(f"{self.name} printed nothing")
+        assert refusal is not None
+        raise refusal
 
 
 def plain_prompt(messages: Sequence[Message], *, continue_final: bool = False) -> RenderedPrompt:
@@ -207,11 +235,6 @@ def _forms(turns: list[CheckedMessage]) -> Iterator[list[CheckedMessage]]:
         yield turns
     if any(turn["role"] == "system" for turn in turns):
         yield parse_arguments(merge_system(turns))
-
-
-def _shows_system(text: str, turns: Sequence[CheckedMessage]) -> bool:
-    """Whether no system text was dropped without a word."""
-    return all(turn["content"].strip() in text for turn in turns if turn["role"] == "system")
 
 
 def _prefill_start(text: str, content: str) -> int:

@@ -64,9 +64,11 @@ def test_the_cue_for_the_answer_can_be_left_out():
 
 
 def test_more_variables_reach_the_template():
-    template = chat("{{ tools[0].name }} {{ mood }} {{ bos_token }}", bos="<s>")
+    template = chat(
+        "{{ tools[0].name }} {{ mood }} {{ bos_token }}{{ messages[0].content }}", bos="<s>"
+    )
     prompt = template.render([USER], extra={"tools": [{"name": "f"}], "mood": "calm"})
-    assert prompt.text == "f calm <s>"
+    assert prompt.text == "f calm <s>hi"
 
 
 class TestSystemRole:
@@ -96,22 +98,70 @@ class TestToolTurns:
 
     def test_arguments_print_as_json_once(self):
         template = chat(
-            "{% for m in messages %}{% for call in m.tool_calls %}"
+            "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls %}"
             "{{ call.function.arguments | tojson }}{% endfor %}{% endfor %}"
         )
-        assert template.render(TOOL_TURNS).text == '{"a": "é"}'
+        assert template.render(TOOL_TURNS).text == 'hi{"a": "é"}3'
 
     def test_a_template_that_concatenates_arguments_gets_them_as_text(self):
         template = chat(
-            "{% for m in messages %}{% for call in m.tool_calls %}"
+            "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls %}"
             "{{ 'args: ' + call.function.arguments }}{% endfor %}{% endfor %}"
         )
-        assert template.render(TOOL_TURNS).text == 'args: {"a": "é"}'
+        assert template.render(TOOL_TURNS).text == 'hiargs: {"a": "é"}3'
 
     def test_the_template_for_tools_is_used_with_tools(self):
-        template = chat("plain", tool_use="with {{ tools[0] }}")
-        assert template.render([USER]).text == "plain"
-        assert template.render([USER], extra={"tools": ["t"]}).text == "with t"
+        template = chat("plain hi", tool_use="hi with {{ tools[0] }}")
+        assert template.render([USER]).text == "plain hi"
+        assert template.render([USER], extra={"tools": ["t"]}).text == "hi with t"
+
+
+class TestContentForms:
+    """Templates that read content as a list of parts, and those that read a string."""
+
+    PARTS = (USER, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "more é"})
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}",
+            "{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}",
+            "{{ m.content[0].text }}",
+            "{{ m.content | map(attribute='text') | join }}",
+            "{{ m['content'][0]['text'] }}",
+            "{{ m.content | selectattr('type') | map(attribute='text') | join }}",
+            "{% if m.content is string %}{% else %}{{ m.content[0].text }}{% endif %}",
+            "{{ m.content }}",
+            "{{ m.content if m.content is string else m.content[0].text }}",
+        ],
+    )
+    @pytest.mark.parametrize("is_list", [False, True], ids=["string", "parts"])
+    def test_the_text_is_in_the_prompt_whichever_form_both_use(self, content, is_list):
+        template = chat("{% for m in messages %}[" + content + "]{% endfor %}")
+        turns = [
+            {**turn, "content": [{"type": "text", "text": turn["content"]}]} if is_list else turn
+            for turn in self.PARTS
+        ]
+        assert template.render(turns).text == "[hi][yes][more é]"
+
+    def test_a_message_that_no_form_prints_is_named(self):
+        template = chat(
+            "{% for m in messages %}{% if loop.first %}{{ m.content }}{% endif %}{% endfor %}"
+        )
+        with pytest.raises(TemplateError, match=r"prints nothing of messages\[2\].*'user'"):
+            template.render(self.PARTS)
+
+    def test_a_message_without_words_is_not_looked_for(self):
+        assert chat("{{ messages[0].content }}").render([USER, {"role": "user", "content": "?!"}])
+
+    def test_an_assistants_reasoning_may_be_left_out(self):
+        turns = [USER, {"role": "assistant", "content": "<think>why</think>so"}, USER]
+        assert "why" not in chat(THINKS).render(turns).text
+
+    def test_a_start_of_an_answer_is_continued_in_parts_too(self):
+        template = chat("{% for m in messages %}[{{ m.content[0].text }}]{% endfor %}")
+        turns = [USER, {"role": "assistant", "content": "The sea is"}]
+        assert template.render(turns, continue_final=True).text == "[hi][The sea is"
 
 
 class TestForgedTokens:
@@ -168,7 +218,7 @@ class TestContinuing:
 
     def test_a_template_that_does_not_print_it_says_so(self):
         with pytest.raises(TemplateError, match="does not print the message"):
-            chat("fixed").render([USER, {"role": "assistant", "content": "a"}], continue_final=True)
+            chat("hi").render([USER, {"role": "assistant", "content": "a"}], continue_final=True)
 
 
 class TestThinking:
