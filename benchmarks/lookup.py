@@ -49,7 +49,7 @@ def compared(
     settings = load_settings(os.environ, command="bench")
     request = ModelRequest(name="starter", settings=settings, quantized=quantized)
     runs: list[VariantRun] = []
-    with loaded_model(request, bool) as (ready, _, setup):
+    with loaded_model(request, bool) as (ready, setup):
         print("\n".join((f"\n## {setup.model}", *setup.notes)), flush=True)
         tasks = TASKS[2:] if quantized else TASKS
         ids = ready.loaded.tokenizer.encode(TASKS[0].prompt)[: 64 if quantized else 300]

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from engine.outcome import Timings
 from engine.text.answer_text import TextDelta
 from mlxcel_cli.answers import AnswerDone, ModelReport
 from mlxcel_cli.failures import error_object
 from mlxcel_cli.output import Output
 from mlxcel_cli.signals import ReaderGone
+from mlxcel_cli.timings_json import milliseconds, timings_json
+
+_OF_SERVERS = ("cache_n", "prompt_per_token_ms", "predicted_per_token_ms")
+"""Timings that one answer of a fresh process leaves out."""
 
 
 class AnswerWriter(Protocol):
@@ -24,7 +27,7 @@ class AnswerWriter(Protocol):
         """The answer ends here, unfinished; what was written stays."""
 
     def failed(self, error: Exception) -> bool:
-        """Tell an error in the answer's own form; False leaves it to the program's door."""
+        """Write an error in the answer's own form; False leaves it to the program's entry point."""
 
 
 class TextWriter:
@@ -59,7 +62,7 @@ class TextWriter:
         self._output.end_line()
 
     def failed(self, error: Exception) -> bool:
-        """End the line; the program's door tells the error."""
+        """End the line; the program's entry point reports the error."""
         del error
         self.broke_off()
         return False
@@ -93,11 +96,11 @@ class JsonWriter:
 
 
 def done_object(done: AnswerDone, report: ModelReport) -> Mapping[str, object]:
-    """The ``done`` object of ``--json``; rates are computed as llama.cpp's are.
-
-    ``predicted_ms`` counts from the first token, so its rate leaves that token out.
-    """
-    timings = done.timings
+    """The ``done`` object of ``--json``; rates are computed as llama.cpp's are."""
+    timings = {"load_ms": milliseconds(report.load_s), "ttft_ms": milliseconds(done.timings.ttft_s)}
+    for name, value in timings_json(done.timings).items():
+        if name not in _OF_SERVERS:
+            timings[name] = value
     return {
         "type": "done",
         "text": done.text,
@@ -108,29 +111,7 @@ def done_object(done: AnswerDone, report: ModelReport) -> Mapping[str, object]:
             "prompt_tokens": done.usage.prompt_tokens,
             "completion_tokens": done.usage.completion_tokens,
         },
-        "timings": {
-            "load_ms": _ms(report.load_s),
-            "ttft_ms": _ms(timings.ttft_s),
-            "prompt_n": timings.prompt_n,
-            "prompt_ms": _ms(timings.prompt_s),
-            "prompt_per_second": round(timings.prompt_per_second, 3),
-            "predicted_n": timings.predicted_n,
-            "predicted_ms": _ms(timings.predicted_s),
-            "predicted_per_second": round(timings.predicted_per_second, 3),
-            **_draft_counts(timings),
-        },
-    }
-
-
-def _draft_counts(timings: Timings) -> dict[str, object]:
-    """Counts of the verify rounds; nothing when there was none."""
-    if not timings.draft_rounds:
-        return {}
-    return {
-        "draft_kind": "prompt-lookup",
-        "draft_rounds": timings.draft_rounds,
-        "draft_n": timings.draft_n,
-        "draft_n_accepted": timings.draft_n_accepted,
+        "timings": timings,
     }
 
 
@@ -151,7 +132,3 @@ def stats_line(done: AnswerDone, report: ModelReport) -> str:
         f"answer {timings.predicted_n} tokens in {timings.predicted_s:.2f} s "
         f"({timings.predicted_per_second:.1f}/s); finish {done.finish or '-'}; seed {done.seed}"
     )
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

@@ -1,4 +1,4 @@
-"""What the engine thread is asked for, and what it tells, when one answer is wanted.
+"""What the engine thread is asked for when one answer is wanted, and the events it emits.
 
 Plain values that cross the thread's border; nothing here imports MLX.
 """
@@ -60,7 +60,7 @@ class ModelReport:
     """Most tokens of prompt and answer together."""
     sampling: SamplingDefaults = field(default=SamplingDefaults())
     can_switch_thinking: bool = False
-    """Whether its chat template can be told not to let the model think."""
+    """Whether its chat template can switch the model's thinking off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class AnswerRequest:
     lookup_texts: tuple[tuple[str, str], ...] = ()
     """Name and content of texts that drafts may come from too."""
     reuses_kv: bool = False
-    """Whether the prompt goes on from the answers before: their KV is used and kept."""
+    """Whether the prompt continues the answers before: their KV is used and kept."""
 
 
 @dataclass(frozen=True, slots=True)

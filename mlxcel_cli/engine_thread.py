@@ -22,7 +22,7 @@ Emit = Callable[[T], None]
 """Sends one item to the caller's side from inside a job, for progress callbacks."""
 
 
-class Cancelled(Exception):
+class StreamClosed(Exception):
     """Raised inside a job, by its ``emit``, when nobody reads its stream any more."""
 
 
@@ -164,22 +164,22 @@ class Stream(Generic[T]):
         self._cancelled.set()
 
     def put(self, item: T) -> None:
-        """Engine side: hand over one item.
+        """Engine side: send one item.
 
         Raises:
-            Cancelled: nobody reads any more.
+            StreamClosed: nobody reads any more.
         """
         self.check()
         self._items.put(item)
 
     def check(self) -> None:
-        """Engine side: go on only if somebody still reads.
+        """Engine side: return only if somebody still reads.
 
         Raises:
-            Cancelled: nobody reads any more.
+            StreamClosed: nobody reads any more.
         """
         if self._cancelled.is_set():
-            raise Cancelled
+            raise StreamClosed
 
     def fail(self, error: BaseException) -> None:
         """Engine side: end the stream with an error."""
@@ -219,7 +219,7 @@ def _pump(stream: Stream[T], make: Callable[[Emit[T]], Iterator[T]]) -> None:
             close = getattr(items, "close", None)
             if close is not None:
                 close()
-    except Cancelled:
+    except StreamClosed:
         stream.finish()
     except BaseException as error:  # noqa: BLE001 - it is raised on the caller's side
         stream.fail(_as_exception(error))
@@ -247,7 +247,7 @@ def _release_mlx() -> None:
     """
     mx = sys.modules.get("mlx.core")
     if mx is not None:
-        # A backend that has failed refuses to synchronise; its failure was told already.
+        # A backend that has failed refuses to synchronise; its failure was reported already.
         with suppress(RuntimeError):
             mx.synchronize()
         mx.clear_streams()

@@ -5,7 +5,7 @@ once, whatever the engine thread is doing.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -27,12 +27,11 @@ from mlxcel_cli.answers import (
     Backend,
     LookupRefused,
     ModelReport,
-    ModelRequest,
 )
 from mlxcel_cli.command_lines import GenerateCommand
 from mlxcel_cli.config import Settings, debug_asked, load_settings
 from mlxcel_cli.engine_requests import answer_request, model_request
-from mlxcel_cli.engine_thread import Emit, EngineThread
+from mlxcel_cli.engine_thread import EngineThread, Stream
 from mlxcel_cli.exit_codes import ExitCode, exit_code
 from mlxcel_cli.failures import traceback_text
 from mlxcel_cli.lookup_options import check_dependent_options, read_lookup_files
@@ -112,7 +111,10 @@ class _Generation:
         )
         model = model_request(options.model, self._settings)
         with EngineThread() as thread:
-            with thread.stream(lambda emit: _load(backend, model, emit)) as loading:
+            loading: Stream[Progress | ModelReport] = thread.stream(
+                lambda emit: iter((backend.load(model, emit),))
+            )
+            with loading:
                 prompt = read_prompt(plan, stdin)
                 report = self._watch(loading)
             self._introduce(report)
@@ -123,7 +125,7 @@ class _Generation:
                 if line is not None:
                     self._output.note(line)
 
-    def _watch(self, loading: Iterable["Progress | ModelReport"]) -> ModelReport:
+    def _watch(self, loading: Iterable[Progress | ModelReport]) -> ModelReport:
         for event in loading:
             if isinstance(event, ModelReport):
                 self._output.clear_progress()
@@ -169,17 +171,7 @@ class _Generation:
         raise AssertionError("answer ended without AnswerDone")
 
 
-def _load(
-    backend: Backend, request: ModelRequest, emit: "Emit[Progress | ModelReport]"
-) -> "Iterator[Progress | ModelReport]":
-    yield backend.load(request, emit)
-
-
 def _writer(options: OutputOptions, output: Output) -> AnswerWriter:
     if options.json:
         return JsonWriter(output)
     return TextWriter(output, show_reasoning=bool(options.show_reasoning))
-
-
-def _reading(event: PrefillProgress) -> str:
-    return f"reading the prompt: {event.done_tokens} of {event.prompt_tokens} tokens"

@@ -14,8 +14,9 @@ from engine.engine import Engine
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.models.progress import Progress
 from engine.models.resolve import ModelPlaces, resolve
-from engine.params import LookupPolicy
+from engine.params import LookupPolicy, SpeculationParams
 from engine.prefill import PrefillPacer
+from engine.runtime.blas import Route, prepare_blas
 from engine.runtime.device import DeviceFacts, device_facts, prepare_cpu
 from engine.runtime.memory import (
     MemoryNeed,
@@ -27,6 +28,7 @@ from engine.runtime.memory import (
 from engine.session import Session
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.config import Settings
+from mlxcel_cli.width_costs import Measured, WidthCostsFile
 
 LOAD_STEPS = 100
 """A load reports its part of 1; a Progress counts in whole steps."""
@@ -49,7 +51,33 @@ class ReadyModel:
     device: str
     """The kind of device it runs on: ``metal``, ``cuda`` or ``cpu``."""
     warnings: tuple[str, ...] = ()
-    """What differs from what was asked for."""
+    """What differs from what was asked for, or makes it slower than it could be."""
+    cache_home: Path = Path()
+    blas: str = ""
+    """The BLAS and its threads; empty on a GPU, and for the one that MLX brought."""
+
+    @property
+    def widths_file(self) -> WidthCostsFile:
+        """Where it is kept what verify rounds cost with this model on this machine."""
+        facts = self.loaded.facts
+        form = f"{facts.dtype}, {facts.quantization or 'dense'}, {facts.weight_bytes} bytes"
+        model = f"{facts.path.name}: {form}"
+        return WidthCostsFile(
+            self.cache_home, Measured(model=model, device=self.device, blas=self.blas)
+        )
+
+    def use_kept_widths(self, speculation: SpeculationParams | None) -> WidthCostsFile | None:
+        """Take the costs of such drafts from their file; the file, if they are to be measured.
+
+        On a GPU the measurement also builds the kernels, so each process runs it.
+        """
+        if speculation is None or self.device != "cpu":
+            return None
+        file, session = self.widths_file, self.session
+        if session.width_costs is None:
+            session.width_costs = file.load(speculation.max_draft)
+        known = session.width_costs
+        return file if known is None or known.max_draft < speculation.max_draft else None
 
 
 def load_model(
@@ -58,17 +86,18 @@ def load_model(
     *,
     when_found: Callable[[], None] = lambda: None,
 ) -> ReadyModel:
-    """The model, ready to answer.
+    """The model, ready to answer, on the fastest BLAS that works here.
 
     Args:
         request: which, and how.
-        report: told how far it is.
+        report: takes how far it is.
         when_found: called once its files are there, before anything of it is loaded: the time to
             free the model before it.
 
     Raises:
         EngineError: there is no such model, it is broken, or it would not fit.
     """
+    blas_notes, blas_warnings = _choose_blas(request)
     device = device_facts()
     prepare_cpu()
     found = resolve(
@@ -103,9 +132,20 @@ def load_model(
         *loaded.facts.notes,
         storage,
         *_device_notes(device, request.settings),
+        *blas_notes,
     )
-    warnings = (*loaded.facts.warnings, *_cut_context(request.context_tokens, loaded))
-    return ReadyModel(loaded, engine, session, notes, held, device.kind, warnings)
+    cut = _cut_context(request.context_tokens, loaded)
+    return ReadyModel(
+        loaded,
+        engine,
+        session,
+        notes,
+        held,
+        device.kind,
+        warnings=(*loaded.facts.warnings, *cut, *blas_warnings),
+        cache_home=request.settings.cache_home,
+        blas=blas_notes[0] if blas_notes else "",
+    )
 
 
 def model_places(settings: Settings) -> ModelPlaces:
@@ -113,6 +153,20 @@ def model_places(settings: Settings) -> ModelPlaces:
     return ModelPlaces(
         home=settings.cache_home, hub_cache=settings.hub_cache, aliases=settings.aliases
     )
+
+
+def _choose_blas(request: ModelRequest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Notes on the BLAS that was chosen, and a warning if it is the slow one."""
+    machine = request.settings.machine
+    # The BLAS that MLX brought sums every row alike, however many rows there are.
+    setting = "off" if machine.deterministic else machine.blas
+    chosen = prepare_blas(request.settings.cache_home, setting)
+    if chosen.route is Route.STOCK:
+        why = "; ".join(chosen.notes) or "none was found"
+        return (), (f"no fast BLAS is used, answers are slow ({why}); see mlxcel doctor",)
+    library = f", {chosen.library}" if chosen.library is not None else ""
+    threads = f", {chosen.threads} threads" if chosen.threads is not None else ""
+    return (f"BLAS: {chosen.route.value}{library}{threads}", *chosen.notes), ()
 
 
 def _start(
@@ -160,9 +214,9 @@ def _check_files(folder: Path, device: DeviceFacts) -> None:
 
 
 def _check_context(need: MemoryNeed, device: DeviceFacts) -> None:
-    """Refuse a context whose KV would not fit beside the weights, which are in memory now."""
+    """Refuse a context whose KV would not fit with the weights, which are in memory now."""
     available = memory_available(device)
-    # What a CPU has left does not hold the weights any more; a GPU tells all it has.
+    # What a CPU has left does not hold the weights any more; a GPU reports all it has.
     if device.kind == "cpu" and available:
         available += need.weight_bytes
     preflight(need, device, available_bytes=available)

@@ -1,7 +1,7 @@
 """The only writer to the terminal: the answer on stdout, everything else on stderr.
 
 What is written comes from models, files and servers; a terminal gets no control character of
-theirs. A pipe or file gets the answer letter by letter.
+theirs. A pipe or file gets the answer verbatim.
 
 No escape codes leave here unless the stream is a terminal that knows them and NO_COLOR is
 not set; the progress line needs none, it rewrites itself with a carriage return.

@@ -1,12 +1,39 @@
-"""The text of one answer as it streams: reasoning split from the answer, and both kept."""
+"""The text of one answer as it streams: reasoning split from the answer, and both kept.
 
+The marks around the reasoning are never shown, nor is the white space right after a mark.
+What might be the beginning of a mark is held back, and nothing else.
+"""
+
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from engine.text.thinking import TextKind, TextPart, ThinkingFilter, ThinkingMarks
-
 E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingMarks:
+    """The strings that open and close a model's reasoning."""
+
+    open: str
+    close: str
+
+
+KNOWN_MARKS = (
+    ThinkingMarks("<think>", "</think>"),
+    ThinkingMarks("<thinking>", "</thinking>"),
+    ThinkingMarks("[THINK]", "[/THINK]"),
+    ThinkingMarks("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThinkingMarks("<seed:think>", "</seed:think>"),
+)
+"""Marks of the open model families; DeepSeek and Qwen use the first, Mistral the third."""
+
+
+def marks_of(template: str | None) -> tuple[ThinkingMarks, ...]:
+    """The marks that a chat template names: those of its model. None: it does not reason."""
+    source = template or ""
+    return tuple(marks for marks in KNOWN_MARKS if marks.open in source or marks.close in source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,54 +49,93 @@ class TextDelta:
 class AnswerText:
     """Splits the raw text of one answer into deltas, and keeps them.
 
+    Any opening mark begins reasoning and any closing mark ends it, wherever it stands;
+    reasoning that is never closed stays reasoning.
+
     Args:
         marks: around the model's reasoning, see ``marks_of``; without any all text is answer.
         inside: whether the prompt has opened the reasoning already.
     """
 
-    __slots__ = ("_filter", "_kept")
+    __slots__ = ("_after_mark", "_deltas", "_held", "_marks", "_pattern", "is_reasoning")
 
     def __init__(self, marks: Sequence[ThinkingMarks] = (), *, inside: bool = False) -> None:
-        self._filter = ThinkingFilter(marks, inside=inside and bool(marks))
-        self._kept: list[TextDelta] = []
+        self._marks = {mark.open: True for mark in marks} | {mark.close: False for mark in marks}
+        self._pattern = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
+        self._held = ""
+        self._deltas: list[TextDelta] = []
+        self.is_reasoning = inside and bool(marks)
+        """Whether text at this place is reasoning."""
+        self._after_mark = self.is_reasoning
 
     def push(self, text: str, tokens: int = 0) -> list[TextDelta]:
         """Add raw text; what of it is certain, possibly nothing."""
-        return self._keep(self._filter.push(text), tokens)
+        text = self._held + text
+        deltas: list[TextDelta] = []
+        place = 0
+        for match in self._pattern.finditer(text):
+            self._append(deltas, text[place : match.start()], tokens)
+            self.is_reasoning = self._marks[match.group()]
+            self._after_mark = True
+            place = match.end()
+        held = self._unfinished(text, place)
+        self._held = text[len(text) - held :] if held else ""
+        self._append(deltas, text[place : len(text) - held], tokens)
+        self._deltas += deltas
+        return deltas
 
     def flush(self, tokens: int = 0) -> list[TextDelta]:
         """End the text; what was held back because it could have begun a mark."""
-        return self._keep(self._filter.flush(), tokens)
+        deltas: list[TextDelta] = []
+        self._append(deltas, self._held, tokens)
+        self._held = ""
+        self._deltas += deltas
+        return deltas
 
     def add(self, delta: TextDelta) -> TextDelta:
         """Keep a delta that is split already: of another server, or the start of the answer."""
-        self._kept.append(delta)
+        self._deltas.append(delta)
         return delta
 
     @property
     def text(self) -> str:
         """The answer without its reasoning."""
-        return "".join(delta.text for delta in self._kept if not delta.is_reasoning)
+        return "".join(delta.text for delta in self._deltas if not delta.is_reasoning)
 
     @property
     def reasoning(self) -> str:
         """The reasoning without its marks."""
-        return "".join(delta.text for delta in self._kept if delta.is_reasoning)
+        return "".join(delta.text for delta in self._deltas if delta.is_reasoning)
 
     @property
     def reasoned(self) -> bool:
         """Whether there is any reasoning."""
-        return any(delta.is_reasoning for delta in self._kept)
+        return any(delta.is_reasoning for delta in self._deltas)
 
     @property
     def blocks(self) -> list[TextDelta]:
         """Reasoning and answer in the order in which they were written, neighbours joined."""
-        return list(joined(self._kept))
+        return list(joined(self._deltas))
 
-    def _keep(self, parts: list[TextPart], tokens: int) -> list[TextDelta]:
-        deltas = [TextDelta(one.text, one.kind is TextKind.REASONING, tokens) for one in parts]
-        self._kept += deltas
-        return deltas
+    def _append(self, deltas: list[TextDelta], text: str, tokens: int) -> None:
+        if self._after_mark:
+            text = text.lstrip()
+        if not text:
+            return
+        self._after_mark = False
+        if deltas and deltas[-1].is_reasoning == self.is_reasoning:
+            text = deltas.pop().text + text
+        deltas.append(TextDelta(text, self.is_reasoning, tokens))
+
+    def _unfinished(self, text: str, place: int) -> int:
+        """Length of the longest end of ``text[place:]`` that begins some mark."""
+        longest = 0
+        for mark in self._marks:
+            for length in range(min(len(mark) - 1, len(text) - place), longest, -1):
+                if text.endswith(mark[:length]):
+                    longest = length
+                    break
+        return longest
 
 
 def joined(events: Iterable[E]) -> Iterator[E | TextDelta]:

@@ -1,7 +1,7 @@
 """Turns the tokens of one answer into text as they come.
 
-The invariant: the joined pieces, ``finish`` included, are ``Tokenizer.decode`` of all tokens.
-No piece holds U+FFFD for a character whose bytes are still arriving, and nothing but such
+The invariant: the joined strings, ``finish`` included, are ``Tokenizer.decode`` of all tokens.
+None holds U+FFFD for a character whose bytes are still arriving, and nothing but such
 unfinished characters is held back.
 """
 

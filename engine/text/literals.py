@@ -15,20 +15,20 @@ from threading import Lock
 import tokenizers
 
 PLACEHOLDER_EDGE = "\U0010fff0"
-"""First and last letter of a placeholder: a private-use letter that no vocabulary has."""
+"""First and last character of a placeholder: a private-use character that no vocabulary has."""
 
 
-LONG_TEXT_LETTERS = 2048
-"""From here on other threads go on while a text is encoded."""
+LONG_TEXT_CHARACTERS = 2048
+"""From here on other threads continue while a string is encoded."""
 
 
 def token_ids(backend: tokenizers.Tokenizer, text: str) -> list[int]:
-    """The ids of a text, special tokens parsed, none added.
+    """The ids of a string, special tokens parsed, none added.
 
     ``encode`` holds the interpreter's lock: 2 s for a megabyte, in which a server streams nothing
     and no step is begun. A batch of one does not.
     """
-    if len(text) < LONG_TEXT_LETTERS:
+    if len(text) < LONG_TEXT_CHARACTERS:
         return list(backend.encode(text, add_special_tokens=False).ids)
     (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
     return list(encoding.ids)
@@ -48,7 +48,7 @@ class _Swap:
 class LiteralEncoder:
     """Encodes with literal spans. Safe to share between threads.
 
-    The second tokenizer is built (as long as loading the first) when a text first needs it:
+    The second tokenizer is built (as long as loading the first) when a string first needs it:
     when a user writes what looks like a special token.
     """
 
@@ -124,11 +124,11 @@ class LiteralEncoder:
         return tuple(ids)
 
     def _spell(self, text: str) -> list[int]:
-        """Letter by letter, for a model that would make a special token of plain text."""
+        """Character by character, for a model that would make a special token of plain text."""
         return [
             piece.id
-            for letter in text
-            for piece in self._backend.model.tokenize(letter)
+            for character in text
+            for piece in self._backend.model.tokenize(character)
             if piece.id not in self._special_ids
         ]
 

@@ -1,8 +1,8 @@
 """Keeps track, through a template, of user text that looks like special tokens.
 
 A template trims, splits and joins what it is given, so positions in a message say nothing
-about positions in the prompt. Therefore each look-alike is cut in two by a letter that occurs
-nowhere else before rendering; where the letter comes out afterwards, it is removed, and the
+about positions in the prompt. Therefore each look-alike is cut in two by a character that occurs
+nowhere else before rendering; where the character comes out afterwards, it is removed, and the
 special token around it is a user's.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 
 from engine.errors import InvalidParams
 
-CUT_LETTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+CUT_CHARACTERS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 """Unicode's noncharacters: no text needs them, and none is white space."""
 
 
 class LookAlikes:
     """The names of one model's special tokens, to be found in text.
 
-    A special token of one letter cannot be cut, and is not looked for.
+    A special token of one character cannot be cut, and is not looked for.
     """
 
     __slots__ = ("_anywhere", "_heads", "_longest", "_tails")
@@ -34,23 +34,24 @@ class LookAlikes:
         self._heads = frozenset(name[:length] for name in names for length in range(1, len(name)))
         self._tails = frozenset(name[length:] for name in names for length in range(1, len(name)))
 
-    def cut(self, value: Any, letter: str) -> Any:
-        """A copy of JSON-like ``value`` with every look-alike in its strings cut by ``letter``."""
+    def cut(self, value: Any, character: str) -> Any:
+        """A copy of JSON-like ``value`` with every look-alike in its strings cut in two."""
         match value:
             case str():
-                return self._cut_text(value, letter)
+                return self._cut_text(value, character)
             case Mapping():
                 return {
-                    self.cut(key, letter): self.cut(item, letter) for key, item in value.items()
+                    self.cut(key, character): self.cut(item, character)
+                    for key, item in value.items()
                 }
             case list() | tuple():
-                return [self.cut(item, letter) for item in value]
+                return [self.cut(item, character) for item in value]
             case _:
                 return value
 
-    def restore(self, text: str, letter: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    def restore(self, text: str, character: str) -> tuple[str, tuple[tuple[int, int], ...]]:
         """The text without the cuts, and the spans of the special tokens that were cut."""
-        parts = text.split(letter)
+        parts = text.split(character)
         clean = "".join(parts)
         spans: list[tuple[int, int]] = []
         place = 0
@@ -72,7 +73,7 @@ class LookAlikes:
             if match.end(1) > place:
                 yield match.start(), match.end(1)
 
-    def _cut_text(self, text: str, letter: str) -> str:
+    def _cut_text(self, text: str, character: str) -> str:
         places = [match.start() + 1 for match in self._anywhere.finditer(text)]
         # Half a name at an edge could be completed by the text that the template puts there.
         sizes = range(1, min(len(text), self._longest) + 1)
@@ -83,31 +84,31 @@ class LookAlikes:
         if not places:
             return text
         edges = [0, *places, len(text)]
-        return letter.join(text[start:stop] for start, stop in pairwise(edges))
+        return character.join(text[start:stop] for start, stop in pairwise(edges))
 
 
-def free_letters(count: int, values: Sequence[Any]) -> list[str]:
-    """Some cut letters that occur in no string of the JSON-like values.
+def free_characters(count: int, values: Sequence[Any]) -> list[str]:
+    """Some cut characters that occur in no string of the JSON-like values.
 
     Raises:
         InvalidParams: the messages use them all.
     """
     used: set[str] = set()
     for value in values:
-        used |= _letters_of(value)
-    free = [letter for letter in CUT_LETTERS if letter not in used]
+        used |= _characters_of(value)
+    free = [character for character in CUT_CHARACTERS if character not in used]
     if len(free) < count:
         raise InvalidParams("messages", "contain every Unicode noncharacter of U+FDD0 to U+FDEF")
     return free[:count]
 
 
-def _letters_of(value: Any) -> set[str]:
+def _characters_of(value: Any) -> set[str]:
     match value:
         case str():
-            return {letter for letter in CUT_LETTERS if letter in value}
+            return {character for character in CUT_CHARACTERS if character in value}
         case Mapping():
-            return set().union(*(_letters_of(key) | _letters_of(value[key]) for key in value))
+            return set().union(*(_characters_of(key) | _characters_of(value[key]) for key in value))
         case list() | tuple():
-            return set().union(*map(_letters_of, value))
+            return set().union(*map(_characters_of, value))
         case _:
             return set()

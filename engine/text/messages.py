@@ -8,7 +8,7 @@ from typing import Any
 from engine.errors import InvalidParams
 
 Message = Mapping[str, object]
-"""A turn: ``role``, ``content`` (a string, text parts, or None beside ``tool_calls``), …"""
+"""A turn: ``role``, ``content`` (a string, text parts, or None with ``tool_calls``), …"""
 
 CheckedMessage = dict[str, Any]
 """A turn after ``check_messages``: role and content are strings, tool_calls well-formed."""
@@ -22,7 +22,7 @@ ROLES_RENAMED = {"developer": "system"}
 def check_messages(messages: object) -> list[CheckedMessage]:
     """Fresh copies of the messages, in the form templates expect.
 
-    ``developer`` reads ``system``; text parts are joined by newlines; a null content beside
+    ``developer`` reads ``system``; text parts are joined by newlines; a null content with
     tool calls is empty; null fields are absent.
 
     Raises:

@@ -1,6 +1,6 @@
 """Says which bytes each vocabulary entry stands for, under the tokenizer's own decoder.
 
-Three spellings cover nearly every model: byte-level BPE (one letter a byte), SentencePiece
+Three spellings cover nearly every model: byte-level BPE (one character a byte), SentencePiece
 (``▁`` for a space, ``<0x0A>`` for a byte) and Metaspace. Any other decoder has no bytes of
 its own per token, and ``read_piece_rules`` says so by None.
 """
@@ -12,16 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PieceRules:
-    """How token texts become bytes and what is dropped at the start of a text."""
+    """How token texts become bytes and what is dropped at the start of a string."""
 
     byte_level: bool = False
-    """Each letter of a token is one byte, in GPT-2's alphabet."""
+    """Each character of a token is one byte, in GPT-2's alphabet."""
     space_mark: str | None = None
     """The text that stands for a space, ``▁`` in SentencePiece vocabularies."""
     byte_fallback: bool = False
     """Tokens of the form ``<0x0A>`` are single bytes."""
     leading_spaces: int = 0
-    """Most spaces dropped at the start of a text."""
+    """Most spaces dropped at the start of a string."""
     bare_start: bool = False
     """The first token loses its space marks (Metaspace)."""
 
@@ -55,9 +55,9 @@ def read_piece_rules(
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's letter for every byte value, as letter to value.
+    """GPT-2's character for every byte value, as character to value.
 
-    Printable Latin-1 letters stand for themselves; the other 68 bytes take the letters
+    Printable Latin-1 characters stand for themselves; the other 68 bytes take the characters
     from U+0100 on, in order.
     """
     itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -68,10 +68,10 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def token_bytes(text: str, rules: PieceRules, alphabet: Mapping[str, int]) -> bytes:
-    """The bytes of one token that is not at the start of a text."""
+    """The bytes of one token that is not at the start of a string."""
     if rules.byte_level:
-        if all(letter in alphabet for letter in text):
-            return bytes(alphabet[letter] for letter in text)
+        if all(character in alphabet for character in text):
+            return bytes(alphabet[character] for character in text)
         return text.encode()
     if rules.byte_fallback and len(text) == 6 and text.startswith("<0x") and text[5] == ">":
         digits = text[3:5]

@@ -1,6 +1,8 @@
-"""The text of a prompt, and which parts of it a user wrote that look like special tokens."""
+"""The text of a prompt: what of it a user wrote, and whether the model's reasoning is open."""
 
 from dataclasses import dataclass
+
+from engine.text.answer_text import ThinkingMarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,5 +18,17 @@ class RenderedPrompt:
     """Spans [start, stop) of ``text``, in order."""
     prefill_start: int | None = None
     """Where the start of the answer, given by the caller, begins; None: there is none."""
-    from_template: bool = True
-    """False: the model has no chat template, and looks like a base model."""
+    thinking_marks: tuple[ThinkingMarks, ...] = ()
+    """Those of the model's chat template; none for a raw prompt, whose answer is not split."""
+
+    @property
+    def opens_thinking(self) -> bool:
+        """Whether the answer to this prompt begins inside the model's reasoning."""
+        head, prefill = self.text[: self.prefill_start], ""
+        if self.prefill_start is not None:
+            prefill = self.text[self.prefill_start :]
+        for marks in self.thinking_marks:
+            begun, ended = prefill.rfind(marks.open), prefill.rfind(marks.close)
+            if begun != ended:
+                return begun > ended
+        return any(head.rstrip().endswith(marks.open) for marks in self.thinking_marks)

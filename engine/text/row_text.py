@@ -1,4 +1,4 @@
-"""Holds the text of one row: its tokens go in, text that is safe to show comes out."""
+"""The text of one row: its tokens go in, text that is safe to show comes out."""
 
 from collections.abc import Sequence
 
@@ -23,16 +23,16 @@ class RowText:
 
     def push(self, token: int) -> bool:
         """Take the newest token; True when a stop string is complete."""
-        piece = self._matcher.push(self._decoder.push(token))
-        if piece:
-            self._released.append(piece)
+        text = self._matcher.push(self._decoder.push(token))
+        if text:
+            self._released.append(text)
         return self._matcher.matched is not None
 
     def take(self) -> str:
         """The text released since the last call."""
-        piece = "".join(self._released[self._taken :])
+        text = "".join(self._released[self._taken :])
         self._taken = len(self._released)
-        return piece
+        return text
 
     def flush(self) -> None:
         """Release what is held back: the answer has ended. A second call does nothing.
@@ -40,9 +40,9 @@ class RowText:
         The decoder's tail goes through the matcher too, so a stop string that only the end
         completes is still found.
         """
-        for piece in (self._matcher.push(self._decoder.finish()), self._matcher.flush()):
-            if piece:
-                self._released.append(piece)
+        for text in (self._matcher.push(self._decoder.finish()), self._matcher.flush()):
+            if text:
+                self._released.append(text)
 
     @property
     def stop_match(self) -> str | None:

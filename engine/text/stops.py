@@ -1,4 +1,4 @@
-"""Finds stop strings in text that arrives in pieces.
+"""Finds stop strings in text that arrives in chunks.
 
 The text before the stop is all that is ever shown. What might still become a stop is held
 back: the longest suffix that is a proper prefix of any stop, never more.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 class StopMatcher:
     """The stop strings of one answer.
 
-    After each piece the earliest match in the text so far wins, and of two that start at the
+    After each chunk the earliest match in the text so far wins, and of two that start at the
     same place the one that stands first in the list. Empty strings are no stops. A character
     costs O(1) amortised whatever the stops are: they form one Aho-Corasick automaton.
     """
@@ -26,10 +26,10 @@ class StopMatcher:
         """The stop string that was found; text after it is ignored."""
 
     def push(self, text: str) -> str:
-        """Take a piece of text and return what is safe to show, possibly empty."""
+        """Take a chunk of text and return what is safe to show, possibly empty."""
         if self.matched is not None:
             return ""
-        if self._node == 0 and self._automaton.first_letters.isdisjoint(text):
+        if self._node == 0 and self._automaton.first_characters.isdisjoint(text):
             return text
         base = len(self._held)
         text = self._held + text
@@ -49,7 +49,7 @@ class StopMatcher:
         return held
 
     def _scan(self, text: str, base: int) -> tuple[int, int] | None:
-        """Walk over the letters from ``base`` on; start and stop index of the earliest match."""
+        """Walk over the characters from ``base`` on; start and stop index of the earliest match."""
         automaton = self._automaton
         node = self._node
         best: tuple[int, int] | None = None
@@ -67,13 +67,13 @@ class StopMatcher:
 
 
 class _Automaton:
-    """Aho-Corasick over the letters of all stops; node 0 is the root."""
+    """Aho-Corasick over the characters of all stops; node 0 is the root."""
 
-    __slots__ = ("_children", "_fail", "depth", "first_letters", "found", "stops")
+    __slots__ = ("_children", "_fail", "depth", "first_characters", "found", "stops")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self.stops = stops
-        self.first_letters = frozenset(stop[0] for stop in stops)
+        self.first_characters = frozenset(stop[0] for stop in stops)
         self.depth = [0]
         self.found: list[int | None] = [None]
         """Per node the longest stop that ends there, which is the one that starts earliest."""
@@ -83,10 +83,10 @@ class _Automaton:
         self._fail = [0] * len(self.depth)
         self._link()
 
-    def step(self, node: int, letter: str) -> int:
+    def step(self, node: int, character: str) -> int:
         """The node of the longest suffix that is a prefix of some stop."""
         while True:
-            child = self._children[node].get(letter)
+            child = self._children[node].get(character)
             if child is not None:
                 return child
             if node == 0:
@@ -95,11 +95,11 @@ class _Automaton:
 
     def _insert(self, index: int, stop: str) -> None:
         node = 0
-        for letter in stop:
-            child = self._children[node].get(letter)
+        for character in stop:
+            child = self._children[node].get(character)
             if child is None:
                 child = len(self.depth)
-                self._children[node][letter] = child
+                self._children[node][character] = child
                 self._children.append({})
                 self.depth.append(self.depth[node] + 1)
                 self.found.append(None)
@@ -113,6 +113,6 @@ class _Automaton:
             node = queue.popleft()
             if self.found[node] is None:
                 self.found[node] = self.found[self._fail[node]]
-            for letter, child in self._children[node].items():
-                self._fail[child] = self.step(self._fail[node], letter)
+            for character, child in self._children[node].items():
+                self._fail[child] = self.step(self._fail[node], character)
                 queue.append(child)

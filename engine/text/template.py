@@ -6,8 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from engine.errors import InvalidParams, TemplateError
-from engine.text.look_alikes import LookAlikes, free_letters
+from engine.errors import InvalidParams, ModelFileError, TemplateError
+from engine.text.answer_text import ThinkingMarks, marks_of
+from engine.text.look_alikes import LookAlikes, free_characters
 from engine.text.messages import (
     CheckedMessage,
     Message,
@@ -20,9 +21,7 @@ from engine.text.messages import (
 )
 from engine.text.rendered import RenderedPrompt
 from engine.text.sandbox import CompiledTemplate
-from engine.text.template_files import find_templates
-from engine.text.thinking import ThinkingMarks, marks_of
-from engine.text.tokenizer import Tokenizer
+from engine.text.tokenizer import Tokenizer, read_json
 
 NO_EXTRA: Mapping[str, object] = MappingProxyType({})
 
@@ -114,7 +113,7 @@ class ChatTemplate:
             messages: the turns so far, in any form that ``check_messages`` takes.
             add_generation_prompt: whether to end where the assistant's turn begins.
             continue_final: whether to end inside the last message instead, which is the
-                assistant's: the answer goes on from it.
+                assistant's: the answer continues it.
             extra: more variables for the template: ``tools``, ``enable_thinking``, …
 
         Raises:
@@ -124,7 +123,7 @@ class ChatTemplate:
         checked = check_messages(messages)
         if continue_final and checked[-1]["role"] != "assistant":
             raise InvalidParams("messages", "the last one must be the assistant's to be continued")
-        cut, end = free_letters(2, [checked, dict(extra), self.source])
+        cut, end = free_characters(2, [checked, dict(extra), self.source])
         turns: list[CheckedMessage] = self._look_alikes.cut(checked, cut)
         if continue_final:
             turns[-1]["content"] += end
@@ -142,21 +141,7 @@ class ChatTemplate:
                 raise TemplateError(f"{self.name} does not print the message to be continued")
         text, literals = self._look_alikes.restore(text, cut)
         start = _prefill_start(text, checked[-1]["content"]) if continue_final else None
-        return RenderedPrompt(text, literals, prefill_start=start)
-
-    def opens_thinking(self, prompt: RenderedPrompt) -> bool:
-        """Whether the answer to this prompt begins inside the model's reasoning."""
-        text = prompt.text.rstrip()
-        if prompt.prefill_start is None:
-            return any(text.endswith(marks.open) for marks in self.thinking_marks)
-        before = prompt.text[: prompt.prefill_start].rstrip()
-        prefill = prompt.text[prompt.prefill_start :]
-        opened = any(before.endswith(marks.open) for marks in self.thinking_marks)
-        for marks in self.thinking_marks:
-            begun, ended = prefill.rfind(marks.open), prefill.rfind(marks.close)
-            if begun != ended:
-                return begun > ended
-        return opened
+        return RenderedPrompt(text, literals, start, self.thinking_marks)
 
     def _reads_parts_only(self) -> bool:
         """Whether content is printed where it is a list of parts, and not where it is a string."""
@@ -225,7 +210,31 @@ def plain_prompt(messages: Sequence[Message], *, continue_final: bool = False) -
     text = "\n\n".join(blocks)
     if continue_final:
         start = len(text) - len(checked[-1]["content"])
-    return RenderedPrompt(text, ((0, len(text)),), prefill_start=start, from_template=False)
+    return RenderedPrompt(text, ((0, len(text)),), prefill_start=start)
+
+
+def find_templates(folder: Path) -> tuple[Path, dict[str, str]] | None:
+    """The file that holds the templates, and the templates by name; None when none does.
+
+    ``chat_template.jinja`` comes first, then ``chat_template.json``, then
+    ``tokenizer_config.json``. A lone template is named ``default``.
+
+    Raises:
+        ModelFileError: a file is broken.
+    """
+    path = folder / "chat_template.jinja"
+    try:
+        return path, {"default": path.read_text(encoding="utf-8-sig")}
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(path, f"is not readable text: {error}") from error
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        path = folder / name
+        sources = _named_sources(read_json(path).get("chat_template"), path)
+        if sources:
+            return path, sources
+    return None
 
 
 def _forms(turns: list[CheckedMessage]) -> Iterator[list[CheckedMessage]]:
@@ -247,3 +256,23 @@ def _prefill_start(text: str, content: str) -> int:
 
 def _now() -> datetime:
     return datetime.now().astimezone()
+
+
+def _named_sources(value: object, path: Path) -> dict[str, str]:
+    match value:
+        case None | "" | []:
+            return {}
+        case str():
+            return {"default": value}
+        case list():
+            pass
+        case _:
+            raise ModelFileError(path, "chat_template is neither a string nor a list")
+    sources: dict[str, str] = {}
+    for entry in value:
+        match entry:
+            case {"name": str(name), "template": str(template)}:
+                sources[name] = template
+            case _:
+                raise ModelFileError(path, "chat_template has an entry without name or template")
+    return sources

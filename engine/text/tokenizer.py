@@ -32,16 +32,16 @@ class Tokenizer:
         vocab_size: entries of the vocabulary, added tokens included; the model's logits may
             be wider.
         bos_text, eos_text: what templates print for them; "" where the model has none.
-        bos_id: the token that begins a text, if the model has one.
+        bos_id: the token that begins a string, if the model has one.
         eos_ids: the tokenizer's own end token; a model's config may name more.
         special_ids: tokens that are marks, not text.
         special_texts: their names, in the order of their ids.
         breakers: finds the tokens of DRY's sequence breakers.
-        adds_bos: whether a text is to begin with ``bos_id``.
+        adds_bos: whether a string is to begin with ``bos_id``.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
-        """Wrap a loaded tokenizer; ``from_folder`` is the usual door.
+        """Wrap a loaded tokenizer; ``from_folder`` is the usual entry point.
 
         Args:
             backend: taken over: its padding and truncation are switched off.
@@ -96,7 +96,7 @@ class Tokenizer:
     def encode(
         self, text: str, *, parse_special: bool = False, add_bos: bool = False
     ) -> tuple[int, ...]:
-        """The ids of a text.
+        """The ids of a string.
 
         Args:
             text: lone surrogates in it count as U+FFFD.
@@ -130,7 +130,7 @@ class Tokenizer:
         return "".join([decoder.push(token) for token in ids]) + decoder.finish()
 
     def piece_bytes(self, token: int) -> bytes:
-        """The bytes of one token inside a text, its name for a special one; b"" outside."""
+        """The bytes of one token inside a string, its name for a special one; b"" outside."""
         return self._piece(token) or b""
 
     def decoder(

@@ -18,10 +18,8 @@ from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.bench.results import PLAIN, VARIANTS, Setup, VariantRun, WidthTable
 from mlxcel_cli.bench.tasks import TASKS, Task
 from mlxcel_cli.config import silence_advice
-from mlxcel_cli.engine_backend import choose_blas, measured_on
 from mlxcel_cli.engine_thread import Emit
 from mlxcel_cli.model_loading import ReadyModel, load_model
-from mlxcel_cli.width_costs import WidthCostsFile
 
 PROMPT_TOKENS = 300
 WARM_TOKENS = 16
@@ -55,7 +53,7 @@ def measured_widths(plan: WidthsPlan, emit: Emit[BenchEvent]) -> Iterator[BenchE
     Raises:
         EngineError: the model cannot be had, or a forward failed.
     """
-    with loaded_model(plan.model, emit) as (ready, blas, setup):
+    with loaded_model(plan.model, emit) as (ready, setup):
         yield setup
         table = width_table(
             ready.engine,
@@ -64,7 +62,7 @@ def measured_widths(plan: WidthsPlan, emit: Emit[BenchEvent]) -> Iterator[BenchE
             repeats=plan.repeats,
             report=lambda done: emit(Progress("measuring", done, plan.repeats)),
         )
-        kept = WidthCostsFile(plan.model.settings.cache_home, measured_on(ready, blas))
+        kept = ready.widths_file
         kept.save(
             WidthCosts.from_seconds(
                 dict(table.seconds), step_seconds=table.step_s, max_width=plan.max_draft + 1
@@ -107,11 +105,10 @@ def measured_lookup(plan: LookupPlan, emit: Emit[BenchEvent]) -> Iterator[BenchE
     Raises:
         EngineError: the model cannot be had or is not eligible, or a forward failed.
     """
-    with loaded_model(plan.model, emit) as (ready, blas, setup):
+    with loaded_model(plan.model, emit) as (ready, setup):
         yield setup
-        kept = WidthCostsFile(plan.model.settings.cache_home, measured_on(ready, blas))
         if ready.device == "cpu":
-            ready.session.width_costs = kept.load(plan.max_draft)
+            ready.session.width_costs = ready.widths_file.load(plan.max_draft)
         for variant in VARIANTS:  # uncounted: kernels, caches, and costs that were not kept
             answer_task(ready, TASKS[0], variant, tokens=WARM_TOKENS, max_draft=plan.max_draft)
         for repetition in range(plan.repetitions):
@@ -177,14 +174,11 @@ def _some_ids(ready: ReadyModel) -> tuple[int, ...]:
 @contextmanager
 def loaded_model(
     request: ModelRequest, emit: Emit[BenchEvent]
-) -> Iterator[tuple[ReadyModel, str, Setup]]:
-    """A model to measure, the BLAS it runs on, and what is shown of both."""
+) -> Iterator[tuple[ReadyModel, Setup]]:
+    """A model to measure, and what is shown of it."""
     silence_advice(os.environ)
-    notes, warnings = choose_blas(request)
     ready = load_model(request, emit)
     try:
-        name = ready.loaded.facts.name
-        setup = Setup(name, ready.device, (*ready.notes, *notes), warnings)
-        yield ready, (notes[0] if notes else ""), setup
+        yield ready, Setup(ready.loaded.facts.name, ready.device, ready.notes, ready.warnings)
     finally:
         ready.held.close()

@@ -1,11 +1,11 @@
 """Runs a backend on a thread of its own: loads a model, answers, stops, ends in order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from engine.models.progress import Progress
 from mlxcel_cli.answers import AnswerEvent, AnswerRequest, Backend, ModelReport, ModelRequest
-from mlxcel_cli.engine_thread import Emit, EngineThread, Stream
+from mlxcel_cli.engine_thread import EngineThread, Stream
 
 LAST_WAIT_S = 0.5
 """How long closing waits for a forward that cannot be interrupted."""
@@ -25,17 +25,19 @@ class Answerer:
         self._thread = EngineThread()
         self._running: Stream[Any] | None = None
 
-    def load(self, request: ModelRequest) -> "Stream[Progress | ModelReport]":
+    def load(self, request: ModelRequest) -> Stream[Progress | ModelReport]:
         """Load a model in place of the current one; the report comes last."""
-        stream = self._thread.stream(lambda emit: _load(self._backend, request, emit))
-        self._running = stream
-        return stream
+        loading: Stream[Progress | ModelReport] = self._thread.stream(
+            lambda emit: iter((self._backend.load(request, emit),))
+        )
+        self._running = loading
+        return loading
 
     def answer(self, request: AnswerRequest) -> Stream[AnswerEvent]:
         """The events of one answer."""
-        answered: Stream[AnswerEvent] = self._thread.stream(lambda _: self._backend.answer(request))
-        self._running = answered
-        return answered
+        answer: Stream[AnswerEvent] = self._thread.stream(lambda _: self._backend.answer(request))
+        self._running = answer
+        return answer
 
     def stop(self) -> None:
         """Cancel what runs: it ends between two forwards. Idempotent."""
@@ -52,9 +54,3 @@ class Answerer:
         self.stop()
         self._thread.close()
         self._thread.join(LAST_WAIT_S)
-
-
-def _load(
-    backend: Backend, request: ModelRequest, emit: "Emit[Progress | ModelReport]"
-) -> "Iterator[Progress | ModelReport]":
-    yield backend.load(request, emit)

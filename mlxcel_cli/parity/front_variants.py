@@ -26,8 +26,8 @@ from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import LookupSettings, SchedulerSettings
 from engine.scheduler.state import Limits
 from engine.session import Session
+from mlxcel_cli.answer_generator import AnswerGenerator, render_prompt
 from mlxcel_cli.answers import AnswerDone, AnswerRequest
-from mlxcel_cli.engine_backend import EngineBackend, render_prompt
 from mlxcel_cli.model_loading import ReadyModel
 from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
 from mlxcel_cli.parity.engine_variants import RecordingEngine
@@ -59,7 +59,7 @@ def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, .
     """
     engine = RecordingEngine(loaded, request)
     raw = PromptInput(raw=loaded.tokenizer.decode(request.prompt_ids, skip_special=False))
-    if loaded.tokenizer.encode_rendered(render_prompt(loaded, raw)) != request.prompt_ids:
+    if loaded.tokenizer.encode_rendered(render_prompt(loaded.template, raw)) != request.prompt_ids:
         raise VariantUnfit("the prompt's text gives other tokens")
     asked = AnswerRequest(
         prompt=raw,
@@ -68,7 +68,9 @@ def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, .
         max_tokens=request.max_tokens,
         context_tokens=request.context_tokens,
     )
-    *_, done = _LoadedBackend(loaded, engine, request).answer(asked)
+    session = Session(engine, pacer=PrefillPacer(fixed_tokens=request.chunk_tokens))
+    ready = ReadyModel(loaded, engine, session, (), ExitStack(), "")
+    *_, done = AnswerGenerator(ready).answer(asked)
     assert isinstance(done, AnswerDone)
     _require_text(loaded, engine.last_answer, done.text)
     return engine.last_answer
@@ -178,17 +180,6 @@ class _Alone:
 def _require_text(loaded: LoadedModel, ids: tuple[int, ...], sent: str) -> None:
     if sent != loaded.tokenizer.decode(ids):
         raise InternalFault(ValueError("the text that was sent is not that of the tokens"))
-
-
-class _LoadedBackend(EngineBackend):
-    """The backend of ``generate`` on a model that is loaded already."""
-
-    def __init__(
-        self, loaded: LoadedModel, engine: RecordingEngine, request: ParityRequest
-    ) -> None:
-        super().__init__()
-        session = Session(engine, pacer=PrefillPacer(fixed_tokens=request.chunk_tokens))
-        self._ready = ReadyModel(loaded, engine, session, (), ExitStack(), "")
 
 
 def _body(request: ParityRequest) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import TypeVar
 from engine.errors import InvalidParams
 from engine.models.load import LoadedModel
 from engine.models.progress import Progress
+from mlxcel_cli.answer_generator import render_prompt
 from mlxcel_cli.command_lines import ParityCommand
 from mlxcel_cli.config import load_settings, silence_advice
-from mlxcel_cli.engine_backend import choose_blas, render_prompt
 from mlxcel_cli.engine_thread import Emit, EngineThread
 from mlxcel_cli.model_loading import ReadyModel, load_model
 from mlxcel_cli.output import standard_output
@@ -86,7 +86,6 @@ def compared(
         EngineError: the model cannot be had, or a variant failed.
     """
     silence_advice(os.environ)
-    notes, warnings = choose_blas(plan.model)
     cases = _chosen("--cases", plan.cases, parity_cases(plan.seed))
     variants = _chosen("--variants", plan.variants, known_variants())
     if plan.teacher_forced:
@@ -96,7 +95,7 @@ def compared(
         raise InvalidParams("--variants", "name more: there is nothing to compare")
     ready = load_model(plan.model, emit)
     try:
-        yield _introduction(plan, ready, notes, warnings)
+        yield _introduction(plan, ready)
         requests = [
             (number, request)
             for number, prompt in enumerate(plan.prompts, start=1)
@@ -114,9 +113,7 @@ def near_tie_gap(plan: ParityPlan, dtype: str) -> float:
     return DECIDED_GAP if plan.teacher_forced else NEAR_TIE.get(dtype, NEAR_TIE["float32"])
 
 
-def _introduction(
-    plan: ParityPlan, ready: ReadyModel, notes: tuple[str, ...], warnings: tuple[str, ...]
-) -> Introduction:
+def _introduction(plan: ParityPlan, ready: ReadyModel) -> Introduction:
     facts = ready.loaded.facts
     return Introduction(
         model=facts.name,
@@ -124,8 +121,8 @@ def _introduction(
         gap=near_tie_gap(plan, facts.dtype),
         seed=plan.seed,
         deterministic=plan.model.settings.machine.deterministic,
-        notes=(*ready.notes, *notes),
-        warnings=warnings,
+        notes=ready.notes,
+        warnings=ready.warnings,
     )
 
 
@@ -134,7 +131,7 @@ def _requests(
 ) -> Iterator[ParityRequest]:
     message: dict[str, object] = {"role": "user", "content": prompt}
     source = PromptInput(raw=prompt) if plan.raw else PromptInput(messages=(message,))
-    ids = loaded.tokenizer.encode_rendered(render_prompt(loaded, source))
+    ids = loaded.tokenizer.encode_rendered(render_prompt(loaded.template, source))
     for case in cases.values():
         yield ParityRequest(
             prompt_ids=ids,

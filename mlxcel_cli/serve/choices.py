@@ -7,8 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from engine.events import Delta, Done, Started
 from engine.outcome import TokenLogprob, TokenLogprobs
-from engine.text.answer_text import AnswerText, TextDelta
-from engine.text.thinking import ThinkingMarks
+from engine.text.answer_text import AnswerText, TextDelta, ThinkingMarks
 from engine.text.tokenizer import Tokenizer
 from mlxcel_cli.serve.generation import Generation
 from mlxcel_cli.serve.progress import PrefillClock, PromptProgress, TimingsBody

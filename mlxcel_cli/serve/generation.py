@@ -12,8 +12,8 @@ from engine.prompt_cache.key import CacheUse
 from engine.rows import RowHooks
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
+from engine.text.answer_text import AnswerText
 from engine.text.breakers import breaker_ids
-from engine.text.thinking import ThinkingFilter
 from mlxcel_cli.engine_requests import token_bound
 from mlxcel_cli.sampling_options import Bias, token_biases
 from mlxcel_cli.serve.biases import Biases, read_biases
@@ -224,7 +224,7 @@ def _hooks(
         assert spec.thinking_budget is not None
         return ThinkingBudget(
             model.tokenizer.decoder(keep_texts=row.keep_texts),
-            ThinkingFilter(marks, inside=prompt.opens_thinking),
+            AnswerText(marks, inside=prompt.opens_thinking),
             model.tokenizer.encode(marks[0].close, parse_special=True),
             prompt_tokens=len(prompt.ids),
             tokens=spec.thinking_budget,

@@ -1,6 +1,6 @@
 """Loads the model of a server and puts a BatchScheduler on it, all on the engine thread.
 
-Whatever imports MLX is imported inside the functions: the BLAS has to be chosen before.
+Whatever imports MLX is imported inside the functions: a server listens before it is loaded.
 """
 
 from __future__ import annotations
@@ -82,16 +82,12 @@ class ModelHost:
             EngineError: there is no such model, it is broken, or it would not fit.
         """
         started_s = time.perf_counter()
-        # Before MLX: it decides which BLAS MLX finds.
-        from mlxcel_cli.engine_backend import choose_blas
-
-        notes, warnings = choose_blas(self._request)
         from engine.prefill import PrefillPacer
         from engine.prompt_cache.cache import WHOLE_KINDS
         from mlxcel_cli.model_loading import load_model
 
         ready = load_model(self._request, report)
-        kept = self._known_costs(ready, notes[0] if notes else "")
+        kept = ready.use_kept_widths(self._settings.speculation)
         loaded = ready.loaded
         budget = self._kv_budget(ready)
         pacer = PrefillPacer(fixed_tokens=self._chunk_tokens)
@@ -108,8 +104,8 @@ class ModelHost:
             load_s=time.perf_counter() - started_s,
             keeps_whole_kv=ready.engine.choice.kind in WHOLE_KINDS,
             kv_kind=ready.engine.choice.kind,
-            notes=(*ready.notes, *notes),
-            warnings=(*ready.warnings, *warnings),
+            notes=ready.notes,
+            warnings=ready.warnings,
         )
         return HostedModel(model, self._scheduler(ready, pacer, budget), ready, kept)
 
@@ -141,21 +137,6 @@ class ModelHost:
             builds_kernels=ready.device != "cpu",
             width_costs=ready.session.width_costs,
         )
-
-    def _known_costs(self, ready: ReadyModel, blas: str) -> WidthCostsFile | None:
-        """Load what was measured before; where to keep it if that is still to be done.
-
-        On a GPU the measurement also builds the kernels, so each process runs it.
-        """
-        speculation = self._settings.speculation
-        if speculation is None or ready.device != "cpu":
-            return None
-        from mlxcel_cli.engine_backend import measured_on
-        from mlxcel_cli.width_costs import WidthCostsFile
-
-        kept = WidthCostsFile(self._request.settings.cache_home, measured_on(ready, blas))
-        ready.session.width_costs = kept.load(speculation.max_draft)
-        return kept if ready.session.width_costs is None else None
 
     def _kv_budget(self, ready: ReadyModel) -> int | None:
         """Tokens of KV that all rows together may take."""

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from engine.events import Delta, Started
 from engine.outcome import Timings
+from mlxcel_cli.timings_json import milliseconds, timings_json
 
 
 class TimingsBody(msgspec.Struct, frozen=True):
@@ -59,7 +60,7 @@ class PrefillClock:
         if done_tokens <= self._reported:
             return None
         self._reported = done_tokens
-        spent_ms = _ms(time.perf_counter() - self._started_s)
+        spent_ms = milliseconds(time.perf_counter() - self._started_s)
         return PromptProgress(self._prompt_tokens, self.cached_tokens, done_tokens, spent_ms)
 
     def end(self) -> PromptProgress | None:
@@ -81,25 +82,5 @@ class PrefillClock:
 
 
 def timings_body(timings: Timings) -> TimingsBody:
-    """llama.cpp's figures; the decode rate leaves the first token out."""
-    gaps = timings.predicted_n - 1
-    drafted = timings.draft_rounds > 0
-    return TimingsBody(
-        cache_n=timings.cache_n,
-        prompt_n=timings.prompt_n,
-        prompt_ms=_ms(timings.prompt_s),
-        prompt_per_token_ms=_ms(timings.prompt_s / timings.prompt_n) if timings.prompt_n else 0.0,
-        prompt_per_second=round(timings.prompt_per_second, 3),
-        predicted_n=timings.predicted_n,
-        predicted_ms=_ms(timings.predicted_s),
-        predicted_per_token_ms=_ms(timings.predicted_s / gaps) if gaps > 0 else 0.0,
-        predicted_per_second=round(timings.predicted_per_second, 3),
-        draft_n=timings.draft_n if drafted else UNSET,
-        draft_n_accepted=timings.draft_n_accepted if drafted else UNSET,
-        draft_rounds=timings.draft_rounds if drafted else UNSET,
-        draft_kind="prompt-lookup" if drafted else UNSET,
-    )
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+    """llama.cpp's figures."""
+    return TimingsBody(**timings_json(timings))

@@ -79,7 +79,7 @@ def encode_chat(chat: ChatPrompt, model: ServedModel, *, must_fit: bool = True) 
     return EncodedPrompt(
         ids,
         rendered.text,
-        template.opens_thinking(rendered),
+        rendered.opens_thinking,
         template=hashlib.sha256((model.facts.template_text or "").encode()).hexdigest()[:16],
         history_tokens=history,
     )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from engine.finish import FinishCause
+from engine.text.answer_text import AnswerText
 from engine.text.decoder import StreamDecoder
-from engine.text.thinking import TextKind, ThinkingFilter
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ class ThinkingBudget:
 
     Args:
         decoder: a fresh one to which the marks are text; the answer becomes text here once more.
-        thinking: a fresh one, with the model's marks.
+        text: a fresh one, with the model's marks.
         close_ids: the tokens of the mark that ends its thoughts.
         prompt_tokens: length of the prompt.
         tokens: how many its thoughts may take, over the whole answer.
@@ -35,7 +35,7 @@ class ThinkingBudget:
     def __init__(
         self,
         decoder: StreamDecoder,
-        thinking: ThinkingFilter,
+        text: AnswerText,
         close_ids: Sequence[int],
         *,
         prompt_tokens: int,
@@ -43,7 +43,7 @@ class ThinkingBudget:
         vocab_size: int,
     ) -> None:
         self._decoder = decoder
-        self._filter = thinking
+        self._text = text
         self._close_ids = tuple(close_ids)
         self._seen = prompt_tokens
         self._left = tokens
@@ -69,12 +69,12 @@ class ThinkingBudget:
 
     @property
     def _is_thinking(self) -> bool:
-        return self._filter.kind is TextKind.REASONING
+        return self._text.is_reasoning
 
     def _read(self, token: int) -> None:
         is_spent = self._left <= 0 and self._is_thinking
         self._left -= self._is_thinking
-        self._filter.push(self._decoder.push(token))
+        self._text.push(self._decoder.push(token))
         self._closing = self._closing + 1 if is_spent and self._is_thinking else 0
 
 

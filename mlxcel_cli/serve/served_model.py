@@ -10,8 +10,8 @@ from engine.errors import ContextOverflow
 
 if TYPE_CHECKING:
     from engine.models.facts import GenerationDefaults, ModelFacts
+    from engine.text.answer_text import ThinkingMarks
     from engine.text.template import ChatTemplate
-    from engine.text.thinking import ThinkingMarks
     from engine.text.tokenizer import Tokenizer
 
 DEFAULT_NAME = "default"

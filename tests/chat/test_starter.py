@@ -68,7 +68,7 @@ class Talk:
         return self.session.chat.last_answer.numbers.evaluated_tokens
 
     def tokens(self, text: str) -> int:
-        return len(self.backend._ready.loaded.tokenizer.encode(text))
+        return len(self.backend.generator.ready.loaded.tokenizer.encode(text))
 
     def compare(self, text: str) -> None:
         """The turn read its own tokens, and next to nothing again."""

@@ -13,7 +13,7 @@ from engine.finish import FinishCause
 from engine.outcome import Timings, Usage
 from engine.params import SequenceParams
 from engine.scheduler.request import ScheduledRequest
-from engine.text.thinking import ThinkingMarks
+from engine.text.answer_text import ThinkingMarks
 from mlxcel_cli.serve.anthropic.request import chat_of
 from mlxcel_cli.serve.anthropic.response import MessagesFormatter
 from mlxcel_cli.serve.anthropic.schema import ANTHROPIC_FIELDS, MessagesRequest

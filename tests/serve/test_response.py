@@ -12,7 +12,7 @@ from engine.finish import FinishCause
 from engine.outcome import Timings, TokenLogprob, TokenLogprobs, Usage
 from engine.params import SequenceParams
 from engine.scheduler.request import ScheduledRequest
-from engine.text.thinking import ThinkingMarks
+from engine.text.answer_text import ThinkingMarks
 from mlxcel_cli.serve.choices import choices_of
 from mlxcel_cli.serve.generation import Generation
 from mlxcel_cli.serve.generation_fields import StreamOptions

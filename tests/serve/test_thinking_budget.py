@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InvalidParams
 from engine.scheduler.queue import Priority
-from engine.text.thinking import TextKind, ThinkingFilter, ThinkingMarks
+from engine.text.answer_text import AnswerText, ThinkingMarks
 from mlxcel_cli.serve.anthropic.request import messages_spec
 from mlxcel_cli.serve.generation import Defaults, GenerationSpec, plan_generation
 from mlxcel_cli.serve.prompts import EncodedPrompt
@@ -30,10 +30,8 @@ class Letters:
 
 def answer(wanted: str, tokens: int, *, inside: bool) -> str:
     """What a model that wants to write ``wanted`` writes under a budget."""
-    thinking = ThinkingFilter(MARKS, inside=inside)
-    budget = ThinkingBudget(
-        Letters(), thinking, CLOSE, prompt_tokens=2, tokens=tokens, vocab_size=128
-    )
+    text = AnswerText(MARKS, inside=inside)
+    budget = ThinkingBudget(Letters(), text, CLOSE, prompt_tokens=2, tokens=tokens, vocab_size=128)
     ids, letters = [0, 0], iter(wanted)
     while len(ids) < 200:
         mask = budget.mask(ids)
@@ -67,10 +65,10 @@ def test_the_closing_mark_follows_the_last_thought_that_may_be(wanted, tokens, i
 @given(st.text("a<t>/", max_size=40), st.integers(0, 12), st.booleans())
 def test_no_thoughts_are_longer_than_they_may_and_nothing_else_is_changed(wanted, tokens, inside):
     written = answer(wanted, tokens, inside=inside)
-    thinking = ThinkingFilter(MARKS, inside=inside)
-    parts = [*thinking.push(written), *thinking.flush()]
-    thoughts = "".join(part.text for part in parts if part.kind is TextKind.REASONING)
-    assert len(thoughts) <= tokens + len(CLOSE)
+    text = AnswerText(MARKS, inside=inside)
+    text.push(written)
+    text.flush()
+    assert len(text.reasoning) <= tokens + len(CLOSE)
     if len(wanted) < tokens:
         assert written == wanted
 

@@ -39,14 +39,16 @@ def byte_level(byte_level_backend) -> Tokenizer:
 
 
 def sentencepiece_vocabulary() -> list[str]:
-    letters = sorted({letter for text in CORPUS[:1] for letter in text if letter != " "})
+    characters = sorted(
+        {character for text in CORPUS[:1] for character in text if character != " "}
+    )
     return [
         "<unk>",
         "<s>",
         "</s>",
         *(f"<0x{value:02X}>" for value in range(256)),
         "▁",
-        *letters,
+        *characters,
         "▁t",
         "he",
         "▁the",
@@ -93,9 +95,9 @@ def sentencepiece(sentencepiece_backend) -> Tokenizer:
 @pytest.fixture(scope="session")
 def unigram() -> Tokenizer:
     """A Unigram model with Metaspace, which spells ``</s>`` as one piece if it is let to."""
-    letters = sorted({letter for text in CORPUS for letter in text if letter != " "})
+    characters = sorted({character for text in CORPUS for character in text if character != " "})
     vocabulary = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -2.0), ("▁hi", -1.0)]
-    vocabulary += [(letter, -3.0) for letter in letters]
+    vocabulary += [(character, -3.0) for character in characters]
     backend = tokenizers.Tokenizer(models.Unigram(vocabulary, 0, False))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()

@@ -12,8 +12,8 @@ from engine.text.tokenizer import Tokenizer
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    letters = [*pre_tokenizers.ByteLevel.alphabet(), "a:", "b:c"]
-    backend = tokenizers.Tokenizer(models.BPE({text: i for i, text in enumerate(letters)}, []))
+    characters = [*pre_tokenizers.ByteLevel.alphabet(), "a:", "b:c"]
+    backend = tokenizers.Tokenizer(models.BPE({text: i for i, text in enumerate(characters)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return Tokenizer(backend, {})

@@ -4,14 +4,14 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from engine.text.literals import LONG_TEXT_LETTERS, LiteralEncoder, token_ids
+from engine.text.literals import LONG_TEXT_CHARACTERS, LiteralEncoder, token_ids
 
 
 @pytest.fixture
 def folding_backend() -> tokenizers.Tokenizer:
-    """A Unigram model that folds full-width letters, so that it can spell ``</s>`` itself."""
+    """A Unigram model that folds full-width characters, so that it can spell ``</s>`` itself."""
     vocabulary = [("<unk>", 0.0), ("</s>", 0.0), ("▁", -2.0)]
-    vocabulary += [(letter, -3.0) for letter in "abs</>"]
+    vocabulary += [(character, -3.0) for character in "abs</>"]
     backend = tokenizers.Tokenizer(models.Unigram(vocabulary, 0, False))
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -84,15 +84,15 @@ class Recorder:
         return self.backend.encode_batch_fast(texts, **more)
 
 
-@pytest.mark.parametrize("letters", [LONG_TEXT_LETTERS - 1, LONG_TEXT_LETTERS, 50_000])
+@pytest.mark.parametrize("characters", [LONG_TEXT_CHARACTERS - 1, LONG_TEXT_CHARACTERS, 50_000])
 def test_a_long_text_is_encoded_by_the_call_that_lets_other_threads_go_on(
-    byte_level_backend, letters
+    byte_level_backend, characters
 ):
-    text = ("a word, <|im_end|> é🙂 " * letters)[:letters]
+    text = ("a word, <|im_end|> é🙂 " * characters)[:characters]
     recorder = Recorder(byte_level_backend)
     ids = token_ids(recorder, text)
     assert ids == byte_level_backend.encode(text, add_special_tokens=False).ids
-    is_long = letters >= LONG_TEXT_LETTERS
+    is_long = characters >= LONG_TEXT_CHARACTERS
     assert recorder.calls == ["encode_batch_fast" if is_long else "encode"]
 
 
@@ -100,5 +100,5 @@ def test_a_long_text_is_encoded_by_the_call_that_lets_other_threads_go_on(
 def test_a_long_text_has_the_ids_that_the_other_call_gives(byte_level, parses, monkeypatch):
     text = "a word, <|im_end|> é🙂 " * 1000
     ids = byte_level.encode(text, parse_special=parses)
-    monkeypatch.setattr("engine.text.literals.LONG_TEXT_LETTERS", 10**9)
+    monkeypatch.setattr("engine.text.literals.LONG_TEXT_CHARACTERS", 10**9)
     assert byte_level.encode(text, parse_special=parses) == ids

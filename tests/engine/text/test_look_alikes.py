@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import InvalidParams
-from engine.text.look_alikes import CUT_LETTERS, LookAlikes, free_letters
+from engine.text.look_alikes import CUT_CHARACTERS, LookAlikes, free_characters
 
-CUT = CUT_LETTERS[0]
+CUT = CUT_CHARACTERS[0]
 NAMES = ["<s>", "</s>", "<|im_end|>", "|im_end|", "<s>x"]
 
 
@@ -58,10 +58,10 @@ def test_names_are_found_in_every_string():
 
 
 def test_letters_that_the_messages_use_are_not_taken():
-    used = [{"a": [CUT_LETTERS[0]]}, {CUT_LETTERS[1]: "x"}]
-    assert free_letters(2, used) == list(CUT_LETTERS[2:4])
+    used = [{"a": [CUT_CHARACTERS[0]]}, {CUT_CHARACTERS[1]: "x"}]
+    assert free_characters(2, used) == list(CUT_CHARACTERS[2:4])
 
 
 def test_messages_that_use_every_letter_are_refused():
     with pytest.raises(InvalidParams, match="messages"):
-        free_letters(1, ["".join(CUT_LETTERS)])
+        free_characters(1, ["".join(CUT_CHARACTERS)])

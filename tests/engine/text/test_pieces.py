@@ -20,7 +20,7 @@ def test_the_alphabet_has_one_letter_for_every_byte():
 @pytest.mark.parametrize(
     ("text", "rules", "expected"),
     [
-        pytest.param("Ġthe", PieceRules(byte_level=True), b" the", id="byte-level letters"),
+        pytest.param("Ġthe", PieceRules(byte_level=True), b" the", id="byte-level characters"),
         pytest.param("Ā", PieceRules(byte_level=True), b"\0", id="the NUL byte is NUL"),
         pytest.param(
             "<end▁of▁text>",

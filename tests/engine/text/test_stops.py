@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from engine.text.stops import StopMatcher
 
-LETTERS = st.text(alphabet="abA\nλ", max_size=6)
-STOPS = st.lists(LETTERS, max_size=4)
-PIECES = st.lists(LETTERS, max_size=12)
+CHARACTERS = st.text(alphabet="abA\nλ", max_size=6)
+STOPS = st.lists(CHARACTERS, max_size=4)
+PIECES = st.lists(CHARACTERS, max_size=12)
 
 
 def run(stops, pieces):
@@ -57,7 +57,7 @@ def test_text_is_held_back_no_longer_than_it_must(stops, pieces):
         assert shown == slow_shown[1:]
 
 
-@given(stop=LETTERS, pieces=PIECES)
+@given(stop=CHARACTERS, pieces=PIECES)
 def test_how_the_text_is_cut_changes_nothing(stop, pieces):
     shown, matched = run([stop], pieces)
     whole_shown, whole_matched = run([stop], ["".join(pieces)])
@@ -108,7 +108,7 @@ def test_after_a_match_nothing_is_shown():
 
 
 def test_a_hostile_stop_costs_a_step_or_two_a_letter():
-    """A long run of one letter keeps nearly all of the stop alive at every letter."""
+    """A long run of one character keeps nearly all of the stop alive at every character."""
     steps = 0
     matcher = StopMatcher(["a" * 2000 + "b", "a" * 1500 + "c"])
     original = matcher._automaton.step
@@ -117,10 +117,10 @@ def test_a_hostile_stop_costs_a_step_or_two_a_letter():
         def __getattr__(self, name):
             return getattr(automaton, name)
 
-        def step(self, node, letter):
+        def step(self, node, character):
             nonlocal steps
             steps += 1
-            return original(node, letter)
+            return original(node, character)
 
     automaton = matcher._automaton
     matcher._automaton = Counting()

@@ -224,19 +224,15 @@ class TestContinuing:
 class TestThinking:
     def test_a_prompt_that_opens_the_block_says_so(self):
         """mlx-vlm PR#1644."""
-        template = chat(THINKS)
-        assert template.opens_thinking(template.render([USER]))
+        assert chat(THINKS).render([USER]).opens_thinking
 
     def test_a_prompt_that_closes_it_again_does_not(self):
-        template = chat(THINKS)
-        prompt = template.render([USER], extra={"enable_thinking": False})
-        assert not template.opens_thinking(prompt)
+        prompt = chat(THINKS).render([USER], extra={"enable_thinking": False})
+        assert not prompt.opens_thinking
 
     def test_a_users_mark_opens_nothing(self):
         template = chat("{{ messages[0].content }}{# <think> #}\nassistant:")
-        assert not template.opens_thinking(
-            template.render([{"role": "user", "content": "<think>"}])
-        )
+        assert not template.render([{"role": "user", "content": "<think>"}]).opens_thinking
 
     @pytest.mark.parametrize(
         ("prefill", "expected"),
@@ -246,7 +242,7 @@ class TestThinking:
         template = chat(CHATML + "{# <think> #}")
         turns = [USER, {"role": "assistant", "content": prefill}]
         prompt = template.render(turns, continue_final=True)
-        assert template.opens_thinking(prompt) is expected
+        assert prompt.opens_thinking is expected
 
 
 def test_bos_of_template_and_tokenizer_is_one(sentencepiece):
@@ -278,7 +274,6 @@ class TestPlainPrompt:
         assert prompt.text == (
             "System: Be brief.\n\nUser: hi\n\nAssistant: yo\n\nUser: hi\n\nAssistant:"
         )
-        assert not prompt.from_template
 
     def test_nothing_in_it_becomes_a_special_token(self, byte_level):
         ids = byte_level.encode_rendered(plain_prompt([{"role": "user", "content": FORGED}]))

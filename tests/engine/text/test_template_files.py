@@ -5,7 +5,7 @@ import json
 import pytest
 
 from engine.errors import ModelFileError
-from engine.text.template_files import find_templates
+from engine.text.template import find_templates
 
 
 def write_config(folder, value, name="tokenizer_config.json"):

@@ -1,0 +1,144 @@
+"""Answers with a model that is loaded here: its prompt, its parameters, its text.
+
+Imports MLX; only the engine thread imports this.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import cast
+
+from engine.errors import InvalidParams
+from engine.events import PrefillProgress
+from engine.lookup.reference import ReferenceText
+from engine.params import SequenceParams
+from engine.prompt_cache.cache import PromptCache
+from engine.prompt_cache.key import CacheUse
+from engine.prompt_cache.limits import CONVERSATION
+from engine.session import Answer, SessionEvent
+from engine.session import PrefillProgress as Progressed
+from engine.text.answer_text import AnswerText, TextDelta
+from engine.text.rendered import RenderedPrompt
+from engine.text.template import ChatTemplate, plain_prompt
+from mlxcel_cli.answers import AnswerDone, AnswerEvent, AnswerRequest, LookupRefused
+from mlxcel_cli.model_loading import ReadyModel
+from mlxcel_cli.prompt_input import PromptInput
+from mlxcel_cli.sampling_options import token_biases
+
+
+class AnswerGenerator:
+    """One model, and the KV of the conversation with it."""
+
+    def __init__(self, ready: ReadyModel) -> None:
+        self.ready = ready
+        self._cache: PromptCache | None = None
+
+    def answer(self, request: AnswerRequest) -> Iterator[AnswerEvent]:
+        """Answer one prompt; closing the iterator cancels. The last event is AnswerDone.
+
+        Raises:
+            EngineError: the prompt does not fit, the template refuses it, the backend fails.
+        """
+        prompt = render_prompt(self.ready.loaded.template, request.prompt)
+        params = self._params(prompt, request)
+        text = AnswerText(prompt.thinking_marks, inside=prompt.opens_thinking)
+        if request.reuses_kv:
+            known = self._conversation.covered(params, CacheUse())
+            yield PrefillProgress("", known, len(params.prompt_ids))
+        if request.prompt.prefill:
+            yield text.add(TextDelta(request.prompt.prefill))
+        events = self._events(params, request)
+        # A generator in truth: closing it frees the row on this thread, now.
+        with closing(cast("Generator[SessionEvent | LookupRefused, None, None]", events)):
+            for event in events:
+                if isinstance(event, Progressed):
+                    yield PrefillProgress("", event.done_tokens, event.prompt_tokens)
+                elif isinstance(event, LookupRefused):
+                    yield event
+                elif isinstance(event, Answer):
+                    yield from text.flush(event.usage.completion_tokens)
+                    yield _done(event, text)
+                else:
+                    yield from text.push(event.text, event.tokens)
+
+    def _events(
+        self, params: SequenceParams, request: AnswerRequest
+    ) -> Iterator[SessionEvent | LookupRefused]:
+        """The session's events; a refused draft is reported and left out."""
+        session = self.ready.session
+        cache = self._conversation if request.reuses_kv else None
+        started = False
+        try:
+            references = self._references(params, request)
+            widths = self.ready.use_kept_widths(params.speculation)
+            events = session.generate(
+                params, stops=request.stops, references=references, cache=cache
+            )
+            for event in events:
+                started = True
+                yield event
+            if widths is not None and session.width_costs is not None:
+                widths.save(session.width_costs)
+        except InvalidParams as error:
+            if started or error.field != "prompt_lookup":
+                raise
+            yield LookupRefused(error.problem)
+            plain = replace(params, speculation=None)
+            yield from session.generate(plain, stops=request.stops, cache=cache)
+
+    def _params(self, prompt: RenderedPrompt, request: AnswerRequest) -> SequenceParams:
+        tokenizer = self.ready.loaded.tokenizer
+        biases = token_biases(request.biases, tokenizer.encode)
+        return SequenceParams(
+            prompt_ids=tokenizer.encode_rendered(prompt),
+            sampling=replace(request.sampling, logit_bias=biases),
+            max_tokens=request.max_tokens,
+            context_tokens=request.context_tokens,
+            ignore_eos=request.ignore_eos,
+            speculation=request.speculation,
+        )
+
+    def _references(self, params: SequenceParams, request: AnswerRequest) -> list[ReferenceText]:
+        if params.speculation is None:
+            return []
+        encode = self.ready.loaded.tokenizer.encode
+        return [
+            ReferenceText.from_tokens(name, encode(text), params.speculation)
+            for name, text in request.lookup_texts
+        ]
+
+    @property
+    def _conversation(self) -> PromptCache:
+        if self._cache is None:
+            self._cache = PromptCache(self.ready.engine, CONVERSATION)
+        return self._cache
+
+
+def render_prompt(template: ChatTemplate | None, prompt: PromptInput) -> RenderedPrompt:
+    """The prompt as the model reads it.
+
+    Raises:
+        TemplateError: the chat template refuses the messages.
+    """
+    if prompt.raw is not None:
+        return RenderedPrompt(prompt.raw)
+    messages = list(prompt.messages or ())
+    if prompt.prefill:
+        messages.append({"role": "assistant", "content": prompt.prefill})
+    continued = bool(prompt.prefill)
+    if template is None:
+        return plain_prompt(messages, continue_final=continued)
+    return template.render(messages, continue_final=continued, extra=prompt.template_values)
+
+
+def _done(answer: Answer, text: AnswerText) -> AnswerDone:
+    return AnswerDone(
+        text=text.text,
+        finish=answer.finish.value,
+        seed=answer.seed,
+        usage=answer.usage,
+        timings=answer.timings,
+        reasoned=text.reasoned,
+        lookup=answer.lookup,
+        lookup_dropped=answer.lookup_dropped,
+    )
