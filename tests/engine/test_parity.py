@@ -28,9 +28,9 @@ def our_logits(engine, ids, *, steps: int, chunk: int) -> tuple[list[int], list[
 
 def assert_bitwise(engine, ids, *, chunk: int, steps: int = STEPS) -> None:
     tokens, logits = our_logits(engine, ids, steps=steps, chunk=chunk)
-    theirs, judged = reference_logits(inner_model(engine), ids, steps, chunk_tokens=chunk)
+    theirs, expected = reference_logits(inner_model(engine), ids, steps, chunk_tokens=chunk)
     assert tokens == theirs
-    for ours, reference in zip(logits, judged, strict=True):
+    for ours, reference in zip(logits, expected, strict=True):
         np.testing.assert_array_equal(np.array(ours), np.array(reference))
 
 
@@ -65,9 +65,9 @@ def test_a_window_model_past_its_window_is_mlx_lms_own_within_float_noise(
     assert engine.choice.kind == kind
     steps = context - length - 1 if kind == "window as a mask" else STEPS
     tokens, logits = our_logits(engine, prompt(length), steps=steps, chunk=8)
-    theirs, judged = reference_logits(inner_model(engine), prompt(length), steps, chunk_tokens=8)
+    theirs, expected = reference_logits(inner_model(engine), prompt(length), steps, chunk_tokens=8)
     assert tokens == theirs
-    for ours, reference in zip(logits, judged, strict=True):
+    for ours, reference in zip(logits, expected, strict=True):
         np.testing.assert_allclose(np.array(ours), np.array(reference), atol=1e-4)
         assert mx.argmax(ours).item() == mx.argmax(reference).item()
 
@@ -83,9 +83,9 @@ def test_a_pool_that_held_more_rows_is_mlx_lms_own_to_the_bit_again():
     for other in others:
         engine.close(other)
     tokens = [engine.step([seq])[0].token for _ in range(7)]
-    theirs, judged = reference_logits(watched._model, prompt(20), 8, chunk_tokens=8)
+    theirs, expected = reference_logits(watched._model, prompt(20), 8, chunk_tokens=8)
     assert [engine.ids(seq)[20], *tokens] == theirs
-    for ours, reference in zip(watched.logits[-8:], judged, strict=True):
+    for ours, reference in zip(watched.logits[-8:], expected, strict=True):
         np.testing.assert_array_equal(np.array(ours[0, -1]), np.array(reference))
 
 
@@ -111,5 +111,5 @@ def test_the_reference_shows_a_difference():
     engine = tiny_engine()
     ids = prompt(40)
     _, logits = our_logits(engine, ids, steps=1, chunk=8)
-    _, judged = reference_logits(inner_model(engine), (ids[0] + 1, *ids[1:]), 1)
-    assert not np.array_equal(np.array(logits[0]), np.array(judged[0]))
+    _, expected = reference_logits(inner_model(engine), (ids[0] + 1, *ids[1:]), 1)
+    assert not np.array_equal(np.array(logits[0]), np.array(expected[0]))

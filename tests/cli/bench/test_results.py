@@ -1,4 +1,4 @@
-"""From runs to figures: medians, ratios to the plain run beside them, first differences."""
+"""From runs to figures: medians, ratios to the plain run, first differences."""
 
 import pytest
 
@@ -35,7 +35,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-def test_ratios_are_of_the_runs_beside_one_another():
+def test_ratios_are_of_the_runs_of_one_repetition():
     edit = summarise(RUNS)[1]
     assert (edit.variant, edit.per_second, edit.over_plain) == ("auto", 20, 3.0)
 

@@ -115,7 +115,7 @@ def test_prompts_come_from_a_file_one_a_line(folder, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "said"),
     [
         (["--variants", "engine,nonsense"], "--variants: 'nonsense' is none of engine, generate"),
         (["--variants", "engine"], "--variants: name more"),
@@ -129,10 +129,10 @@ def test_prompts_come_from_a_file_one_a_line(folder, capsys, tmp_path):
         (["-m", "other"], "named twice"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_a_model_is_loaded(folder, capsys, arguments, told):
+def test_what_makes_no_sense_is_refused_before_a_model_is_loaded(folder, capsys, arguments, said):
     code, lines, errors = parity(capsys, str(folder), *arguments)
     assert (code, lines) == (ExitCode.USAGE, [])
-    assert told in errors
+    assert said in errors
 
 
 def test_a_deterministic_run_says_what_it_takes(folder):

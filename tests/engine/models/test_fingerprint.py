@@ -1,4 +1,4 @@
-"""What tells models apart, and what does not."""
+"""What makes two models different, and what does not."""
 
 from typing import Any
 

@@ -35,7 +35,7 @@ def test_a_hub_id_is_read_and_written_back(text, name):
         pytest.param("a/b:../c.gguf", id="a file outside"),
         pytest.param("a/b:x/y.gguf", id="a file below"),
         pytest.param("a/b\n", id="a line end"),
-        pytest.param("ä/b", id="a letter the hub does not allow"),
+        pytest.param("ä/b", id="a character the hub does not allow"),
         pytest.param("", id="nothing"),
     ],
 )

@@ -166,17 +166,17 @@ def test_generation_defaults_are_read_and_unusable_ones_are_unsaid(tmp_path):
 
 def test_the_preflight_knows_everything_before_a_weight_is_read(tmp_path):
     folder = write_tiny(tmp_path, quantize=PACKED)
-    told: list[ModelFacts] = []
+    given: list[ModelFacts] = []
     seen: list[float] = []
 
     def refuse(facts: ModelFacts) -> None:
-        told.append(facts)
+        given.append(facts)
         raise MemoryShort(2, 1, "too large")
 
     with pytest.raises(MemoryShort):
         load(folder, LoadOptions(preflight=refuse), progress=seen.append)
     assert seen == []
-    assert told == [replace(load(folder).facts, template_text=None)]
+    assert given == [replace(load(folder).facts, template_text=None)]
 
 
 def test_progress_ends_at_one(tmp_path):

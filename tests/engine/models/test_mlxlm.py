@@ -30,7 +30,7 @@ def test_loading_a_llama_class_imports_no_transformers_nor_huggingface_hub():
 
 
 @pytest.mark.slow
-def test_the_judges_generation_loops_import_and_the_open_file_limit_stays():
+def test_the_references_generation_loops_import_and_the_open_file_limit_stays():
     out = run_fresh(
         "import resource\n"
         "before = resource.getrlimit(resource.RLIMIT_NOFILE)\n"

@@ -40,9 +40,9 @@ def tiny_wheel(tmp_path, monkeypatch) -> Path:
         f"{about}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{about}/RECORD": b"",
     }
-    shelf = tmp_path / "shelf"
-    shelf.mkdir()
-    wheel = make_wheel(shelf, members)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel = make_wheel(wheels, members)
     pinned = hashlib.sha256(wheel.read_bytes()).hexdigest()
     monkeypatch.setattr(starter, "WHEEL_SHA256", pinned)
     return wheel

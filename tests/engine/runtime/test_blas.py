@@ -1,4 +1,4 @@
-"""Proves that whatever goes wrong with a BLAS, the program goes on and multiplies rightly."""
+"""Proves that whatever goes wrong with a BLAS, the program continues and multiplies rightly."""
 
 import json
 import os

@@ -55,8 +55,8 @@ def test_a_cpu_has_the_machine_s_memory(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_metal_reports_its_working_set(monkeypatch: pytest.MonkeyPatch):
-    told = {"device_name": "M4", "memory_size": 16, "max_recommended_working_set_size": 11}
-    facts = facts_of(monkeypatch, fake_mlx("gpu", told, metal=True))
+    info = {"device_name": "M4", "memory_size": 16, "max_recommended_working_set_size": 11}
+    facts = facts_of(monkeypatch, fake_mlx("gpu", info, metal=True))
     assert (facts.kind, facts.memory_bytes, facts.working_set_bytes) == ("metal", 16, 11)
     assert facts.is_unified
 

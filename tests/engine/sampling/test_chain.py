@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 class SlowChain:
     """The filters as llama.cpp defines them, in float64, one row, one token after the other.
 
-    ``closest`` is how near any decision came to its limit: nearer than float32 can tell, and
+    ``closest`` is how near any decision came to its limit: nearer than float32 resolves, and
     both answers are right.
     """
 
@@ -382,14 +382,14 @@ def test_the_filters_agree_with_mlx_lms(
     name: str, value: float, params: SamplingParams, narrow: bool
 ) -> None:
     import_mlx_lm()
-    judge = getattr(importlib.import_module("mlx_lm.sample_utils"), name)
+    reference = getattr(importlib.import_module("mlx_lm.sample_utils"), name)
     for seed in range(5):
         logits = mx.array(logits_of(seed, 2.0))[None]
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         mx.disable_compile()
         try:
-            judged = np.array(judge(logprobs, value))[0]
+            expected = np.array(reference(logprobs, value))[0]
         finally:
             mx.enable_compile()
         found = kept_by_chain(params, logits, xtc=False, narrow=narrow)
-        assert found == set(np.nonzero(judged > -np.inf)[0].tolist())
+        assert found == set(np.nonzero(expected > -np.inf)[0].tolist())

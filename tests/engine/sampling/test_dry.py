@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.params import SamplingParams
 from engine.sampling.dry import DryHistory, suffix_matches
 
-letters = st.lists(st.integers(0, 3), min_size=1, max_size=200)
+few_tokens = st.lists(st.integers(0, 3), min_size=1, max_size=200)
 
 
 def params_of(last_n: int = -1, allowed: int = 2, base: float = 1.75) -> SamplingParams:
@@ -58,7 +58,7 @@ def found(history: DryHistory) -> dict[int, float]:
 
 @settings(deadline=None)
 @given(
-    ids=letters,
+    ids=few_tokens,
     last_n=st.sampled_from([-1, 1, 5, 20, 64]),
     allowed=st.integers(1, 4),
     breakers=st.lists(st.sampled_from([(0,), (1, 2), (3, 3)]), unique=True, max_size=2),
@@ -78,7 +78,7 @@ def test_dry_penalises_what_the_naive_rule_penalises(
     assert found(history) == pytest.approx(expected)
 
 
-@given(ids=letters)
+@given(ids=few_tokens)
 def test_suffix_matches_are_the_walked_ones(ids: list[int]) -> None:
     def walked(end: int) -> int:
         length = 0

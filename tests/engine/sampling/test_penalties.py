@@ -138,7 +138,7 @@ def test_an_impossible_token_stays_impossible(frequency: float) -> None:
 
 def test_the_repetition_penalty_agrees_with_mlx_lms() -> None:
     import_mlx_lm()
-    judge = importlib.import_module("mlx_lm.sample_utils").make_repetition_penalty(1.3, 6)
+    reference = importlib.import_module("mlx_lm.sample_utils").make_repetition_penalty(1.3, 6)
     ids = [3, 9, 3, 7, 1, 9, 4, 4]
     logits = mx.array(np.random.default_rng(3).normal(size=(1, VOCAB)).astype(np.float32))
     window = PenaltyWindow(5)
@@ -149,5 +149,5 @@ def test_the_repetition_penalty_agrees_with_mlx_lms() -> None:
         window=upload_windows([window]),
         params=params(1.3, 0.0, 0.0),
     )
-    judged = judge(mx.array(ids), mx.array(np.array(logits)))
-    np.testing.assert_allclose(np.array(found), np.array(judged), rtol=1e-6)
+    expected = reference(mx.array(ids), mx.array(np.array(logits)))
+    np.testing.assert_allclose(np.array(found), np.array(expected), rtol=1e-6)

@@ -176,7 +176,7 @@ def test_a_verify_round_draws_what_single_steps_draw(kind: str) -> None:
     rows = [DrawRow(sampler, len(ids) + j, hypothetical) for j in range(len(draft) + 1)]
     newest = mx.array(hypothetical[len(ids) - 1 :], mx.int32)
     assert np.array(draw(plan, rows, logits, newest).tokens).tolist() == steps
-    # The draft left the sampler where it was: after a rejection it goes on from the true ids.
+    # The draft left the sampler where it was: after a rejection it continues from the true ids.
     again = drawn_at(sampler, [*ids, 7], len(ids) + 1, logits)
     fresh = row_sampler(KINDS[kind], dry_breakers=((8,),))
     assert again == drawn_at(fresh, [*ids, 7], len(ids) + 1, logits)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from engine.models.gguf.blocks import block_format, format_name
 
-# The judge: each format decoded one value at a time, from the layout of its C struct.
+# The reference: each format decoded one value at a time, from the layout of its C struct.
 
 
 def half(block: bytes, start: int) -> float:
@@ -99,7 +99,7 @@ def iq4_xs(block, i):
     return half(block, 0) * ((low | high << 4) - 32) * level
 
 
-JUDGES = {
+REFERENCES = {
     2: q4_0,
     3: q4_1,
     6: q5_0,
@@ -121,10 +121,10 @@ def test_every_packed_format_has_a_reference():
     packed = [
         number for number in range(64) if (form := block_format(number)) and not form.is_float
     ]
-    assert packed == list(JUDGES)
+    assert packed == list(REFERENCES)
 
 
-@pytest.mark.parametrize("type_id", JUDGES, ids=format_name)
+@pytest.mark.parametrize("type_id", REFERENCES, ids=format_name)
 @given(data=st.data())
 def test_a_block_means_what_its_layout_says(type_id, data):
     form = block_format(type_id)
@@ -136,7 +136,7 @@ def test_a_block_means_what_its_layout_says(type_id, data):
             struct.pack_into("<e", raw, block + start, scale)
     blocks = np.frombuffer(bytes(raw), np.uint8).reshape(2, -1)
     expected = [
-        [JUDGES[type_id](block.tobytes(), i) for i in range(form.values)] for block in blocks
+        [REFERENCES[type_id](block.tobytes(), i) for i in range(form.values)] for block in blocks
     ]
     values = form.dequantized(blocks)
     assert values.dtype == np.float32
@@ -145,7 +145,7 @@ def test_a_block_means_what_its_layout_says(type_id, data):
 
 
 @pytest.mark.parametrize(
-    "type_id", [number for number in JUDGES if block_format(number).bits], ids=format_name
+    "type_id", [number for number in REFERENCES if block_format(number).bits], ids=format_name
 )
 @given(data=st.data())
 def test_kept_codes_fit_their_bits(type_id, data):

@@ -42,7 +42,7 @@ def tokenizer_of(folder: Path, values) -> Tokenizer:
 
 
 @pytest.mark.starter
-def test_the_starter_tokenizes_every_judged_text_as_llama_cpp_does(starter_folder):
+def test_the_starter_tokenizes_every_reference_text_as_llama_cpp_does(starter_folder):
     tokenizer = Tokenizer.from_file(str(starter_folder / "tokenizer.json"))
     pairs = json.loads(STARTER_TOKENS.read_text())
     differing = [text for text, ids in pairs if tokenizer.encode(text).ids != ids]
@@ -51,7 +51,7 @@ def test_the_starter_tokenizes_every_judged_text_as_llama_cpp_does(starter_folde
 
 
 @pytest.mark.starter
-def test_the_starter_predicts_the_judged_token_at_every_position(starter_folder):
+def test_the_starter_predicts_the_reference_token_at_every_position(starter_folder):
     import mlx.core as mx
 
     from engine.models.mlxlm import import_mlx_lm
@@ -59,9 +59,9 @@ def test_the_starter_predicts_the_judged_token_at_every_position(starter_folder)
     import_mlx_lm()
     from mlx_lm.utils import load_model
 
-    judged = json.loads(STARTER_LOGITS.read_text())
-    logits = load_model(starter_folder)[0](mx.array([judged["ids"]]))[0]
-    best = [ids[0] for ids in judged["top5_ids"]]
+    reference = json.loads(STARTER_LOGITS.read_text())
+    logits = load_model(starter_folder)[0](mx.array([reference["ids"]]))[0]
+    best = [ids[0] for ids in reference["top5_ids"]]
     assert mx.argmax(logits, axis=-1).tolist() == best
 
 
@@ -163,16 +163,16 @@ def test_without_an_eos_the_generation_configuration_names_none(tmp_path):
     assert generation_config(vocabulary_of(tmp_path, values)) == {"bos_token_id": 1}
 
 
-# SentencePiece: the judge merges as SentencePiece does, best score first, leftmost among equals.
+# SentencePiece: the reference merges the best score first, the leftmost among equals.
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-LETTERS = ["▁", "a", "b", "c", "é"]
+CHARACTERS = ["▁", "a", "b", "c", "é"]
 
 
 def sentence_pieces(scored: dict[str, float], **changes):
-    tokens = ["<unk>", "<s>", "</s>", *BYTES, *LETTERS, *scored, "<start>", "  "]
-    kinds = [2, 3, 3, *[6] * 256, *[1] * (len(LETTERS) + len(scored)), 3, 4]
-    scores = [0.0] * 259 + [-1000.0] * len(LETTERS) + list(scored.values()) + [0.0, -1000.0]
+    tokens = ["<unk>", "<s>", "</s>", *BYTES, *CHARACTERS, *scored, "<start>", "  "]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * (len(CHARACTERS) + len(scored)), 3, 4]
+    scores = [0.0] * 259 + [-1000.0] * len(CHARACTERS) + list(scored.values()) + [0.0, -1000.0]
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
@@ -196,7 +196,7 @@ def greedy_merge(text: str, scored: dict[str, float]) -> list[str]:
             break
         _, at = min(pairs)
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
-    known = {*scored, *LETTERS}
+    known = {*scored, *CHARACTERS}
     return [
         token
         for piece in pieces

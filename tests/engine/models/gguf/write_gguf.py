@@ -89,16 +89,16 @@ def _raw(tensor: Tensor) -> Raw:
     return Raw(type_id, tensor.shape, tensor.tobytes())
 
 
-# A tokenizer of every byte (in GPT-2's letters), one merge, and three control tokens.
-def byte_letters() -> list[str]:
-    """GPT-2's letter for every byte, in byte order."""
+# A tokenizer of every byte (in GPT-2's characters), one merge, and three control tokens.
+def byte_characters() -> list[str]:
+    """GPT-2's character for every byte, in byte order."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-BYTE_TOKENS = [*SPECIALS, *byte_letters(), "he", "<tool>"]
+BYTE_TOKENS = [*SPECIALS, *byte_characters(), "he", "<tool>"]
 BYTE_VOCABULARY: dict[str, Any] = {
     "tokenizer.ggml.model": "gpt2",
     "tokenizer.ggml.pre": "gpt-2",
