@@ -62,6 +62,8 @@ _FAULTS: tuple[tuple[type[Exception], Fault], ...] = (
     # Our own calls are shallow: what is deep came in a request, for a chat template to walk.
     (RecursionError, Fault(HTTPStatus.BAD_REQUEST, INVALID, "invalid_value")),
 )
+_FIELDS = {"stop_ids": "stop_token_ids"}
+"""The engine's names of fields that bodies call otherwise."""
 _UNFORESEEN = Fault(HTTPStatus.INTERNAL_SERVER_ERROR, SERVER, "internal_error")
 _TRY_AGAIN = frozenset({"queue_full", "engine_closed", "memory_short", "loading"})
 
@@ -103,6 +105,8 @@ def api_error(error: BaseException) -> ApiError:
     """The first matching row of the table; whatever else happens is an internal error."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, InvalidParams) and error.field in _FIELDS:
+        error = InvalidParams(_FIELDS[error.field], error.problem)
     fault = next((row for kind, row in _FAULTS if isinstance(error, kind)), _UNFORESEEN)
     return ApiError(
         fault.status,

@@ -16,7 +16,6 @@ from engine.text.answer_text import AnswerText
 from engine.text.breakers import breaker_ids
 from mlxcel_cli.engine_requests import token_bound
 from mlxcel_cli.sampling_options import Bias, token_biases
-from mlxcel_cli.serve.biases import Biases, read_biases
 from mlxcel_cli.serve.prompts import EncodedPrompt
 from mlxcel_cli.serve.row_hooks import LineBounds, ThinkingBudget
 from mlxcel_cli.serve.served_model import ServedModel
@@ -49,7 +48,7 @@ class GenerationSpec:
 
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Fields of SamplingParams; None or absent: open. A seed of -1 is drawn."""
-    logit_bias: Biases | None = None
+    logit_bias: tuple[Bias, ...] | None = None
     n: int = 1
     max_tokens: int | None = None
     """-1: until the model ends or the context is full."""
@@ -122,7 +121,7 @@ def plan_generation(
                 defaults.max_tokens if spec.max_tokens is None else spec.max_tokens
             ),
             min_tokens=spec.min_tokens,
-            stop_ids=_stop_ids(spec, model.facts.vocab_size),
+            stop_ids=frozenset(spec.stop_ids),
             ignore_eos=spec.ignore_eos,
             loop=spec.loop,
         )
@@ -170,21 +169,19 @@ def _sampling(spec: GenerationSpec, model: ServedModel, defaults: Defaults) -> S
     """The request's values over the options' over the model's over the server's."""
     values: dict[str, Any] = {}
     for name in (one.name for one in SAMPLING_FIELDS if one.name != "logit_bias"):
-        given = (
+        said = (
             spec.sampling.get(name),
             defaults.sampling.get(name),
             getattr(model.generation, name, None),
             getattr(SERVER_SAMPLING, name),
         )
-        values[name] = next((value for value in given if value is not None), None)
+        values[name] = next((value for value in said if value is not None), None)
     values["dry_sequence_breakers"] = tuple(values["dry_sequence_breakers"])
     _refuse_long("dry_sequence_breakers", values["dry_sequence_breakers"])
     if values["seed"] == UNBOUNDED:
         values["seed"] = None
-    if spec.logit_bias is None:
-        biases = token_biases(defaults.biases, model.tokenizer.encode)
-    else:
-        biases = read_biases(spec.logit_bias, model)
+    pairs = defaults.biases if spec.logit_bias is None else spec.logit_bias
+    biases = token_biases(pairs, model.tokenizer.encode)
     params = SamplingParams(**values, logit_bias=biases, logprobs=spec.logprobs)
     if params.has_dry:  # the engine thread then finds them looked up
         breaker_ids(model.tokenizer, params.dry_sequence_breakers)
@@ -196,15 +193,6 @@ def _refuse_long(name: str, texts: Sequence[str]) -> None:
         raise InvalidParams(name, f"holds {len(texts)} texts; at most {MAX_TEXTS} may")
     if sum(map(len, texts)) > MAX_TEXT_CHARACTERS:
         raise InvalidParams(name, f"is too long: at most {MAX_TEXT_CHARACTERS} characters in all")
-
-
-def _stop_ids(spec: GenerationSpec, vocab_size: int) -> frozenset[int]:
-    for token in spec.stop_ids:
-        if not 0 <= token < vocab_size:
-            raise InvalidParams(
-                "stop_token_ids", f"{token} is outside this model's {vocab_size} tokens"
-            )
-    return frozenset(spec.stop_ids)
 
 
 def _cache_use(spec: GenerationSpec, prompt: EncodedPrompt) -> CacheUse | None:

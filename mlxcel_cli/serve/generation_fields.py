@@ -3,14 +3,17 @@
 Sampling fields come from `engine.params.SAMPLING_FIELDS`.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
+from engine.errors import InvalidParams
 from engine.params import SAMPLING_FIELDS, LoopRule, SamplingField
 from engine.scheduler.queue import Priority
+from mlxcel_cli.sampling_options import Bias
 from mlxcel_cli.serve.generation import GenerationSpec
 
 B = TypeVar("B", bound=msgspec.Struct)
@@ -22,6 +25,9 @@ ALIASES = MappingProxyType({
     **{alias: one.name for one in SAMPLING_FIELDS for alias in one.aliases},
 })  # fmt: skip
 """Other spellings of fields."""
+
+WrittenBiases = dict[str, float] | list[list[int | float | str | bool]]
+"""Token id, as a string, to bias; or pairs of a token id or a text and a bias, or false: never."""
 
 SAMPLING_NAMES = tuple(one.name for one in SAMPLING_FIELDS)
 
@@ -49,7 +55,7 @@ def sampling_of(request: msgspec.Struct) -> dict[str, Any]:
 def _hint(one: SamplingField) -> Any:
     kind: Any = list[str] if one.type is list else one.type
     if one.name == "logit_bias":
-        kind = dict[str, float] | list[list[int | float | str | bool]]
+        kind = WrittenBiases
     return Annotated[kind | None, msgspec.Meta(description=one.help)]
 
 
@@ -112,7 +118,7 @@ class GenerationRequest(_Sampling, forbid_unknown_fields=True, kw_only=True, fro
         """
         return GenerationSpec(
             sampling=sampling_of(self),
-            logit_bias=getattr(self, "logit_bias", None),
+            logit_bias=_biases(getattr(self, "logit_bias", None)),
             n=self.n,
             max_tokens=self.max_tokens,
             min_tokens=self.min_tokens,
@@ -126,3 +132,26 @@ class GenerationRequest(_Sampling, forbid_unknown_fields=True, kw_only=True, fro
             cache_key=self.prompt_cache_key or self.user or "",
             **others,
         )
+
+
+def _biases(written: WrittenBiases | None) -> tuple[Bias, ...] | None:
+    if written is None:
+        return None
+    if isinstance(written, Mapping):
+        return tuple((_id_of(key), value) for key, value in written.items())
+    return tuple(map(_pair, written))
+
+
+def _id_of(key: str) -> int:
+    if not (key.isascii() and key.isdecimal() and len(key) < 10):
+        raise InvalidParams("logit_bias", f"{key!r} is not a token id, as a string")
+    return int(key)
+
+
+def _pair(one: Sequence[int | float | str | bool]) -> Bias:
+    token, value = one if len(one) == 2 else (True, True)
+    is_token = isinstance(token, int | str) and not isinstance(token, bool)
+    if not is_token or value is True or isinstance(value, str):
+        raise InvalidParams("logit_bias", "must hold pairs of a token id or text and a number")
+    assert isinstance(token, int | str)
+    return token, -math.inf if value is False else float(value)

@@ -90,7 +90,7 @@ def test_choices_are_rows_of_one_batch_and_the_first_is_the_lone_answer(server):
     assert several["usage"]["completion_tokens"] == 48
 
 
-def test_a_stream_of_choices_tells_each_role_and_reason_once(server):
+def test_a_stream_of_choices_sends_each_role_and_reason_once(server):
     events = server.chat(**STREAM, n=2).events
     for index in (0, 1):
         own = [c for event in events for c in event["choices"] if c["index"] == index]
@@ -109,7 +109,7 @@ def test_seeds_repeat_their_text_and_differ_from_one_another(server):
     assert len(set(texts.values())) == 3
 
 
-def test_without_a_seed_answers_differ_and_their_seed_is_told(server):
+def test_without_a_seed_answers_differ_and_their_seed_is_returned(server):
     answers = [server.chat(temperature=1, max_tokens=16).json for _ in range(5)]
     assert len({one["choices"][0]["message"]["content"] for one in answers}) > 1
     again = server.chat(temperature=1, max_tokens=16, seed=answers[0]["seed"]).json
@@ -183,7 +183,7 @@ def test_log_probabilities_of_a_stopped_answer_end_with_its_text(server):
     assert "".join(choice["logprobs"]["tokens"]).startswith(choice["text"])
 
 
-def test_an_answer_goes_on_inside_the_assistant_s_turn_when_asked_to(server):
+def test_an_answer_continues_the_assistant_s_turn_when_asked_to(server):
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, "}]
     usual = server.chat(messages, max_tokens=1).json["usage"]["prompt_tokens"]
     inside = server.chat(
@@ -243,7 +243,7 @@ def test_a_base_model_completes_texts_and_refuses_chats_by_name(tmp_path, serve_
         starter.end()
 
 
-def test_a_bias_and_special_knobs_are_honoured(server):
+def test_a_bias_and_special_parameters_are_honoured(server):
     body = server.complete("a", max_tokens=4, temperature=0, logit_bias={"65": 100}).json
     assert body["choices"][0]["text"] == "AAAA"
 

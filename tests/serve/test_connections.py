@@ -54,7 +54,7 @@ def test_an_old_client_that_closes_its_half_gets_a_short_answer(server):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_client_that_closes_with_nothing_asked_is_let_go(server, is_first):
+def test_a_client_that_closes_without_a_request_is_closed(server, is_first):
     with server.connect() as connection:
         if not is_first:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -73,7 +73,7 @@ def test_clients_that_ask_and_go_at_once_are_noticed_without_a_stream(start_serv
     assert server.metric("mlxcel_queue_depth") == 0
 
 
-def test_a_body_that_breaks_off_is_told_as_such(server):
+def test_a_body_that_breaks_off_is_reported_as_such(server):
     whole = raw_post(CHAT)
     status, error = error_of(exchange(server, whole[:-10]))
     assert (status, error["code"]) == (400, "invalid_body")
@@ -102,7 +102,7 @@ def test_what_is_no_http_gets_an_error_in_openai_s_shape(server, data):
     assert server.ask("GET", "/health").status == 200
 
 
-def test_broken_chunks_are_told_in_openai_s_shape(server):
+def test_broken_chunks_are_reported_in_openai_s_form(server):
     head = raw_post(b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     status, error = error_of(exchange(server, head + b"zz\r\n"))
     assert status == 400
@@ -147,13 +147,13 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize("data", [b"P", HEAD, HEAD + b"Content-Length: 2\r\n"], ids=repr)
-def test_a_head_that_does_not_come_to_its_end_is_given_up(monkeypatch, data):
+def test_a_head_that_does_not_come_to_its_end_times_out(monkeypatch, data):
     monkeypatch.setattr(connections, "HEAD_S", 0.2)
     status, error = error_of(asyncio.run(spoken(data)))
     assert (status, error["code"]) == (408, "request_timeout")
 
 
-def test_a_body_that_does_not_come_is_given_up(monkeypatch):
+def test_a_body_that_does_not_come_times_out(monkeypatch):
     monkeypatch.setattr(bodies, "BODY_IDLE_S", 0.2)
     data = HEAD + b"Content-Length: 20\r\nConnection: close\r\n\r\n{}"
     status, error = error_of(asyncio.run(spoken(data)))

@@ -62,7 +62,7 @@ def test_an_answer_of_a_schema_is_refused_here_as_elsewhere(drafting):
     assert (reply.status, reply.error["param"]) == (400, "response_format")
 
 
-def test_a_penalised_row_beside_another_leaves_both_as_they_are_alone(drafting):
+def test_a_penalised_row_batched_with_another_leaves_both_as_they_are_alone(drafting):
     """mlx-lm#1472."""
     kinds = ({}, {"repetition_penalty": 1.3, "presence_penalty": 0.5})
     alone = [ask(drafting, **fields)["choices"] for fields in kinds]
@@ -75,7 +75,7 @@ def test_a_request_cannot_switch_drafts_on(server):
     assert "draft_n" not in told["timings"]
 
 
-def test_the_start_tells_how_drafts_are_made(drafting):
+def test_the_start_reports_how_drafts_are_made(drafting):
     notes = "\n".join(drafting.notes)
     assert (
         "drafts: prompt-lookup, up to 5 tokens, policy fixed, while at most 4 answers run" in notes

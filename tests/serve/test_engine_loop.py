@@ -91,7 +91,7 @@ class Scripted:
         self.noted.append("flush")
 
 
-def test_a_tick_is_told_before_the_device_goes_on(monkeypatch):
+def test_a_tick_is_reported_before_the_device_continues(monkeypatch):
     noted, inbox = [], SimpleQueue()
     monkeypatch.setattr(EngineLoop, "_counts", lambda *_, **__: [])
 

@@ -51,5 +51,5 @@ def test_statuses_and_who_may_try_again(error, status, waits):
     assert ("Retry-After" in told.headers) == waits
 
 
-def test_a_bug_tells_nothing_of_itself():
+def test_a_bug_shows_nothing_of_itself():
     assert "secret" not in api_error(ValueError("secret")).message

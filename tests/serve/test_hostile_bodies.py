@@ -33,7 +33,7 @@ def goes_on(server):
         b',"\\u0000":1', b',"":1',
     ],
 )  # fmt: skip
-def test_numbers_and_letters_that_are_none_are_refused(server, more):
+def test_numbers_and_characters_that_are_none_are_refused(server, more):
     reply = post(server, CHAT % more)
     assert (reply.status, reply.error["type"]) == (400, "invalid_request_error")
 

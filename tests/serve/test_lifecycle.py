@@ -96,7 +96,9 @@ def test_a_client_that_goes_frees_its_slot_while_its_answer_runs(start_server, s
     assert server.metric("mlxcel_requests_cancelled_total") == 1
 
 
-def test_a_client_that_does_not_read_is_held_then_dropped_and_its_neighbours_go_on(start_server):
+def test_a_client_that_does_not_read_is_paused_then_dropped_and_others_continue(
+    start_server,
+):
     server = start_server("--slow-reader-timeout", "1", "--ctx-size", "512")
     asked = {**ENDLESS, "n": 3, "logprobs": True, "top_logprobs": 20}
     body = json.dumps({"messages": [{"role": "user", "content": "x"}], **asked}).encode()
@@ -156,7 +158,7 @@ def test_a_row_that_fails_breaks_its_own_answer_only(start_server, slots):
 @pytest.mark.parametrize(
     ("faults", "phase"), [({"die": "LAST"}, "dead"), ({"sick": "LAST"}, "unhealthy")]
 )
-def test_a_broken_engine_is_told_by_health_and_requests_fail_fast(start_server, faults, phase):
+def test_a_broken_engine_is_reported_by_health_and_requests_fail_fast(start_server, faults, phase):
     server = start_server(faults=faults | {"step_s": 0.05})
     running = server.send_chat(**ENDLESS)
     server.wait_for(lambda: busy(server) == 1)
@@ -277,7 +279,7 @@ def test_a_missing_model_ends_the_start(serve_home):
     assert "no/model" in done.stderr
 
 
-def test_the_start_tells_model_slots_settings_and_url(start_server):
+def test_the_start_reports_model_slots_settings_and_url(start_server):
     server = start_server("--parallel", "2", "--alias", "pet", "--max-kv-size", "100")
     told = "\n".join(server.notes)
     assert "served as pet, tiny" in told

@@ -75,7 +75,7 @@ def test_pieces_pass_as_the_whole_text_does(text, least, cuts):
     assert "".join(map(lines.push, pieces)) == plain_rule(text, least)
 
 
-def test_a_line_ends_the_row_at_its_first_letter_and_the_prompt_is_not_looked_at():
+def test_a_line_ends_the_row_at_its_first_character_and_the_prompt_is_not_checked():
     assert ends_at(bounds([0.0], indent=2), "x\n  y\n z", prompt="\n\n") == 7
 
 

@@ -79,7 +79,7 @@ def test_asked_for_no_token_it_writes_one(server):
     assert body["timings"]["predicted_per_second"] == 0
 
 
-def test_minus_one_goes_on_to_the_context_s_end_and_says_it_was_cut(server):
+def test_minus_one_continues_to_the_context_s_end_and_says_it_was_cut(server):
     body = ask(server, n_predict=-1, logit_bias=[[END, False], ["A", 50]], prompt="x" * 480).json
     assert (body["truncated"], body["stop_type"]) == (True, "limit")
     assert body["tokens_predicted"] > 20
@@ -99,7 +99,7 @@ def test_why_it_stopped(server):
     assert (end["stop_type"], end["stopping_word"], end["tokens_predicted"]) == ("eos", "", 0)
 
 
-def test_a_new_line_is_told(server):
+def test_a_new_line_is_reported(server):
     body = ask(server, n_predict=2, logit_bias={"10": 100}).json
     assert (body["content"], body["has_new_line"]) == ("\n\n", True)
     assert not ask(server, n_predict=2, **ONLY_A).json["has_new_line"]
@@ -156,7 +156,7 @@ def test_tokens_are_returned_when_they_are_asked_for(server):
     assert last["tokens"] == []
 
 
-def test_likely_tokens_are_told_at_each_place(server):
+def test_likely_tokens_are_returned_at_each_place(server):
     asked = {"n_predict": 3, "n_probs": 2, "temperature": 0}
     whole = ask(server, **asked).json
     places = whole["completion_probabilities"]
@@ -180,7 +180,7 @@ def test_timings_come_with_every_frame_that_asks_real_from_the_first(server):
     assert [frame["timings"]["predicted_n"] for frame in some] == [1, 2, 3, 4]
 
 
-def test_progress_is_told_from_the_cached_part_to_the_whole_prompt(server):
+def test_progress_is_reported_from_the_cached_part_to_the_whole_prompt(server):
     told = frames(ask(server, n_predict=1, stream=True, return_progress=True, prompt="q" * 50))
     progress = [one["prompt_progress"] for one in told if "prompt_progress" in one]
     assert [set(one) for one in progress] == [{"total", "cache", "processed", "time_ms"}] * len(

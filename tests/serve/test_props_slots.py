@@ -16,7 +16,7 @@ SLOT = {
 }  # fmt: skip
 
 
-def test_properties_tell_the_model_and_the_server(server):
+def test_properties_describe_the_model_and_the_server(server):
     props = server.ask("GET", "/props").json
     assert set(props) == PROPS
     assert set(props["default_generation_settings"]) == {"params", "n_ctx"}

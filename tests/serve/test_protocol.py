@@ -111,7 +111,7 @@ def test_a_request_s_id_is_kept_and_a_strange_one_is_replaced(server):
     assert strange.startswith("req-")
 
 
-def test_the_log_tells_each_request_without_its_query(server):
+def test_the_log_has_each_request_without_its_query(server):
     server.ask("GET", "/v1/models?secret=1", X_Request_Id="log-me")
     server.wait_for(lambda: any("log-me" in note for note in server.notes))
     entry = json.loads(next(note for note in server.notes if "log-me" in note))
@@ -196,7 +196,7 @@ def test_health_asks_for_no_key(guarded, path):
     assert (reply.status, reply.json) == (200, {"status": "ok"})
 
 
-def test_no_page_tells_a_key(guarded):
+def test_no_page_shows_a_key(guarded):
     for path in ("/", "/v1/settings", "/openapi.json", "/metrics"):
         assert b"s3cret" not in guarded.ask("GET", path).body
     assert guarded.ask("GET", "/v1/settings").json["settings"]["api_key"]["value"] == "set"

@@ -31,7 +31,7 @@ def test_every_setting_is_an_option_and_a_variable():
 
 
 @pytest.mark.parametrize("name", list(TABLE))
-def test_help_tells_the_default_of_the_table(name):
+def test_help_shows_the_default_of_the_table(name):
     default = TABLE[name].default
     told = options()[name].help
     if default in (None, (), False):
@@ -48,7 +48,7 @@ def test_open_options_take_the_table_s_defaults():
     }
 
 
-def test_the_report_tells_every_setting_and_no_secret():
+def test_the_report_has_every_setting_and_no_secret():
     report = settings_report(settle(ServeOptions(api_key=["s3cret"], port=0)))
     assert list(report) == list(TABLE)
     assert "s3cret" not in repr(report)

@@ -124,7 +124,7 @@ def test_a_chat_s_thoughts_end_where_they_must_and_its_answer_follows(thinker, n
         assert choice["message"]["content"] == "A" * (20 - 5 - len("</think>"))
 
 
-def test_without_a_budget_thoughts_go_on(thinker):
+def test_without_a_budget_reasoning_continues(thinker):
     for more in ({}, {"thinking_budget": -1}):
         (choice,) = thinker.chat(HELLO, max_tokens=20, **more, **ONLY_A).json["choices"]
         assert choice["message"]["reasoning_content"] == "A" * 20
@@ -132,7 +132,7 @@ def test_without_a_budget_thoughts_go_on(thinker):
     assert (reply.status, reply.error["param"]) == (400, "thinking_budget")
 
 
-def test_the_document_tells_the_field_and_text_completions_refuse_it(server):
+def test_the_document_has_the_field_and_text_completions_refuse_it(server):
     schemas = server.ask("GET", "/openapi.json").json["components"]["schemas"]
     assert "enum" not in schemas["ChatRequest"]["properties"]["thinking_budget"]
     reply = server.complete(max_tokens=1, thinking_budget=3)

@@ -71,6 +71,8 @@ class OpenAIFormatter(Formatter):
         options: what a stream carries besides the answer.
     """
 
+    _event: type[ChatChunk] | type[Completion]
+
     def __init__(
         self, head: Head, choices: Sequence[Choice], options: StreamOptions | None = None
     ) -> None:
@@ -108,11 +110,20 @@ class OpenAIFormatter(Formatter):
             return usage_body(self._choices)
         return None if self._options.include_usage else UNSET
 
-    @abstractmethod
     def _chunk(
         self, choices: list[Any], timings: TimingsBody | UnsetType = UNSET
-    ) -> msgspec.Struct:
+    ) -> ChatChunk | Completion:
         """An event of the stream."""
+        head = self._head
+        return self._event(
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            system_fingerprint=head.fingerprint,
+            choices=choices,
+            usage=self._usage,
+            timings=timings,
+        )
 
     @abstractmethod
     def _ended(self, choice: Choice) -> msgspec.Struct:
@@ -121,6 +132,8 @@ class OpenAIFormatter(Formatter):
 
 class ChatFormatter(OpenAIFormatter):
     """``/v1/chat/completions``."""
+
+    _event = ChatChunk
 
     def opening(self, choice: Choice) -> Iterable[object]:
         """The role, once."""
@@ -157,23 +170,9 @@ class ChatFormatter(OpenAIFormatter):
             seed=head.seed,
         )
 
-    def _ended(self, choice: Choice) -> ChatChunk:
+    def _ended(self, choice: Choice) -> msgspec.Struct:
         reason = finish_reason(choice)
         return self._chunk([ChatChunkChoice(choice.index, ChatDelta(), finish_reason=reason)])
-
-    def _chunk(
-        self, choices: list[ChatChunkChoice], timings: TimingsBody | UnsetType = UNSET
-    ) -> ChatChunk:
-        head = self._head
-        return ChatChunk(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            system_fingerprint=head.fingerprint,
-            choices=choices,
-            usage=self._usage,
-            timings=timings,
-        )
 
 
 class CompletionFormatter(OpenAIFormatter):
@@ -185,6 +184,8 @@ class CompletionFormatter(OpenAIFormatter):
         options: what a stream carries besides the answer.
         echo: whether each text begins with its prompt.
     """
+
+    _event = Completion
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class CompletionFormatter(OpenAIFormatter):
             self._offsets[choice.index] = logprobs.text_offset[-1] + len(logprobs.tokens[-1])
         yield self._chunk([CompletionChoice(choice.index, growth.text, logprobs)], growth.timings)
 
-    def whole(self) -> Completion:
+    def whole(self) -> msgspec.Struct:
         """All choices with their texts."""
         texts = [
             CompletionChoice(
@@ -228,23 +229,9 @@ class CompletionFormatter(OpenAIFormatter):
         chunk = self._chunk(texts, timings)
         return msgspec.structs.replace(chunk, usage=usage_body(self._choices), seed=self._head.seed)
 
-    def _ended(self, choice: Choice) -> Completion:
+    def _ended(self, choice: Choice) -> msgspec.Struct:
         reason = finish_reason(choice)
         return self._chunk([CompletionChoice(choice.index, "", finish_reason=reason)])
-
-    def _chunk(
-        self, choices: list[CompletionChoice], timings: TimingsBody | UnsetType = UNSET
-    ) -> Completion:
-        head = self._head
-        return Completion(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            system_fingerprint=head.fingerprint,
-            choices=choices,
-            usage=self._usage,
-            timings=timings,
-        )
 
 
 def finish_reason(choice: Choice) -> FinishReason:
