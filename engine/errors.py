@@ -16,7 +16,7 @@ EngineError
 ├── QueueFull            as many requests wait as may
 ├── KvBudgetExceeded     a request needs more KV than the budget ever has
 ├── UnknownSequence      no such sequence is open
-├── DrafterOutOfStep     a drafter lost its row; it is dropped, and the row goes on plainly
+├── DrafterOutOfStep     a drafter lost its row; it is dropped, and the row decodes plainly
 ├── SnapshotError        a row's snapshot cannot be taken, cut, read or restored
 │   ├── SnapshotCorrupt      a file is no snapshot, damaged, or of another version
 │   └── SnapshotMismatch     it was made by another model or setup; names the differences
@@ -165,7 +165,7 @@ class SnapshotMismatch(SnapshotError):
 
 
 class DrafterOutOfStep(EngineError):
-    """A drafter's context is not its row's: the drafter is dropped, the row goes on plainly."""
+    """A drafter's context is not its row's: the drafter is dropped, the row decodes plainly."""
 
 
 class RowError(EngineError):

@@ -7,11 +7,11 @@ what mlx-lm's own ``KVCache`` gives; only ragged rows pay for a mask.
 
 import mlx.core as mx
 
-from engine.kv.forward import Forward
-from engine.kv.layer import WHOLE_ROW, PoolLayer, RowArrays, grown, widened
+from engine.kv.forward_shape import ForwardShape
+from engine.kv.layer import WHOLE_ROW, AttentionLayer, RowArrays, grown
 
 
-class DenseLayer(PoolLayer):
+class DenseLayer(AttentionLayer):
     """What a model's attention layer takes for its KV cache.
 
     Args:
@@ -21,27 +21,16 @@ class DenseLayer(PoolLayer):
     """
 
     def __init__(self, window: int | None = None, *, grouped: bool = False) -> None:
-        self.window = window
+        super().__init__(window)
         self._grouped = grouped
-        self._asked_wider = False
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
-        self.offset: int | mx.array = 0
-        self._forward: Forward | None = None
-        self._pool_rows = 0
 
-    def begin(self, forward: Forward, pool_rows: int) -> None:
-        """Take part in ``forward``."""
-        self._forward = forward
-        self._pool_rows = pool_rows
-        self.offset = forward.offset
+    def begin(self, forward: ForwardShape, pool_rows: int) -> None:
+        """Take part in ``forward``; the arrays grow here if they must."""
+        super().begin(forward, pool_rows)
         if self.keys is not None and self.keys.shape[2] < forward.capacity:
             assert self.values is not None
             self.keys = grown(self.keys, forward.capacity)
             self.values = grown(self.values, forward.capacity)
-
-    def end(self) -> None:
-        """Leave the forward."""
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append ``[B, H, L, D]`` and return what attention reads, ``[B, H, K, D]``."""
@@ -91,42 +80,10 @@ class DenseLayer(PoolLayer):
             return "causal"
         return forward.causal_mask(self._first(forward), window)
 
-    def abandon(self) -> None:
-        """Leave a forward that raised."""
-        self.end()
-
-    def drop(self) -> None:
-        """Let go of every array."""
-        self.keys = self.values = None
-
     def rewind_limit(self, slot: int, overshoot: int) -> int | None:
         """A full-length row can be cut back to any length."""
         del slot, overshoot
         return None
-
-    @property
-    def cuts_inside(self) -> bool:
-        """Every position stands by itself, unless a chunk sees more than single steps do."""
-        return not self._asked_wider
-
-    @property
-    def pads(self) -> bool:
-        """Padding lies past a row's length, as what is cut off does."""
-        return self.cuts_inside
-
-    def rewind(self, slot: int, tokens: int) -> None:
-        """Nothing moves: the pool's length is what counts."""
-
-    def arrays(self) -> list[mx.array]:
-        """The pool arrays, for evaluation and accounting."""
-        return [] if self.keys is None or self.values is None else [self.keys, self.values]
-
-    def move(self, rows: list[int] | None, pool_rows: int) -> None:
-        """Rebuild the pool with ``pool_rows`` rows; ``rows`` are the old rows to keep, in order."""
-        self._pool_rows = pool_rows
-        if self.keys is not None and self.values is not None:
-            self.keys = widened(self.keys, rows, pool_rows)
-            self.values = widened(self.values, rows, pool_rows)
 
     def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
         """Zero ``tokens`` of one row: a masked NaN times weight zero is still NaN."""
@@ -160,15 +117,11 @@ class DenseLayer(PoolLayer):
         self.keys[slot : slot + 1, :, :tokens] = keys
         self.values[slot : slot + 1, :, :tokens] = values
 
-    def _room(self, forward: Forward, new: mx.array) -> mx.array:
+    def _room(self, forward: ForwardShape, new: mx.array) -> mx.array:
         return mx.zeros((self._pool_rows, new.shape[1], forward.capacity, new.shape[3]), new.dtype)
 
-    def _first(self, forward: Forward) -> int:
+    def _first(self, forward: ForwardShape) -> int:
         """Position of the first key handed over: a window layer skips what no token sees."""
         if self.window is None or forward.start is None:
             return 0
         return max(0, forward.start + 1 - self.window)
-
-    def _live(self) -> Forward:
-        assert self._forward is not None, "a layer is read only inside a forward"
-        return self._forward

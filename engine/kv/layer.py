@@ -9,7 +9,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
-from engine.kv.forward import Forward
+from engine.kv.forward_shape import ForwardShape
 
 WHOLE_ROW = slice(None)
 
@@ -20,7 +20,7 @@ RowArrays = tuple[mx.array, ...]
 class PoolLayer(Protocol):
     """One layer's share of a pool."""
 
-    def begin(self, forward: Forward, pool_rows: int) -> None:
+    def begin(self, forward: ForwardShape, pool_rows: int) -> None:
         """Take part in ``forward``; storage grows here if it must."""
 
     def end(self) -> None:
@@ -76,6 +76,69 @@ class PoolLayer(Protocol):
 
     def load(self, slot: int, arrays: RowArrays, pool_rows: int, capacity: int) -> None:
         """Put what `save` gave into a row."""
+
+
+class AttentionLayer:
+    """What full-length and ring layers share: keys and values of every row in one pool array each.
+
+    Args:
+        window: newest positions each token sees, its own included; None: all of them.
+    """
+
+    def __init__(self, window: int | None) -> None:
+        self.window = window
+        self.keys: mx.array | None = None
+        self.values: mx.array | None = None
+        self.offset: int | mx.array = 0
+        self._asked_wider = False
+        self._forward: ForwardShape | None = None
+        self._pool_rows = 0
+
+    def begin(self, forward: ForwardShape, pool_rows: int) -> None:
+        """Take part in ``forward``."""
+        self._forward = forward
+        self._pool_rows = pool_rows
+        self.offset = forward.offset
+
+    def end(self) -> None:
+        """Leave the forward."""
+
+    def abandon(self) -> None:
+        """Leave a forward that raised."""
+        self.end()
+
+    def drop(self) -> None:
+        """Let go of every array."""
+        self.end()
+        self.keys = self.values = None
+
+    @property
+    def cuts_inside(self) -> bool:
+        """Every position stands by itself, unless a chunk sees more than single steps do."""
+        return not self._asked_wider
+
+    @property
+    def pads(self) -> bool:
+        """Padding lies where what is cut off does."""
+        return self.cuts_inside
+
+    def rewind(self, slot: int, tokens: int) -> None:
+        """Nothing moves: the pool's length is what counts."""
+
+    def arrays(self) -> list[mx.array]:
+        """The pool arrays, for evaluation and accounting."""
+        return [] if self.keys is None or self.values is None else [self.keys, self.values]
+
+    def move(self, rows: list[int] | None, pool_rows: int) -> None:
+        """Rebuild the pool with ``pool_rows`` rows, keeping the old ``rows`` in that order."""
+        self._pool_rows = pool_rows
+        if self.keys is not None and self.values is not None:
+            self.keys = widened(self.keys, rows, pool_rows)
+            self.values = widened(self.values, rows, pool_rows)
+
+    def _live(self) -> ForwardShape:
+        assert self._forward is not None, "a layer is read only inside a forward"
+        return self._forward
 
 
 def grown(array: mx.array, capacity: int) -> mx.array:

@@ -1,7 +1,7 @@
 """The pool: fixed row slots over per-layer arrays, lengths on the host.
 
 A row keeps its slot while it lives, so admission and finish inside a row bucket copy nobody's KV.
-Free slots and rows that are not in a step ride along masked. Capacity grows by 256 tokens, the
+Free slots and rows that are not in a step are inactive: masked. Capacity grows by 256 tokens, the
 number of rows through `ROW_BUCKETS`; only those growths copy.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import mlx.core as mx
 
 from engine.errors import InvalidParams, RewindFailed
-from engine.kv.forward import Forward
+from engine.kv.forward_shape import ForwardShape
 from engine.kv.layer import PoolLayer
 from engine.kv.storage import RowSnapshot
 
@@ -142,7 +142,7 @@ class Pool:
         self._reserve(offset + width)
         self._longest[slot] = max(self._longest[slot], offset + width)
         yield from self._run(
-            Forward(
+            ForwardShape(
                 slot=slot,
                 offsets=(offset,),
                 width=width,
@@ -154,12 +154,12 @@ class Pool:
 
     @contextmanager
     def all(self, slots: Sequence[int]) -> Iterator[Sequence[object]]:
-        """The caches of a forward of one token for each of ``slots``; other rows ride along."""
+        """The caches of a forward of one token for each of ``slots``; other rows are inactive."""
         yield from self._shared(dict.fromkeys(slots, 1))
 
     @contextmanager
     def padded(self, widths: Mapping[int, int]) -> Iterator[Sequence[object]]:
-        """The caches of a forward as wide as the widest of ``widths``; other rows ride along."""
+        """The caches of a forward as wide as the widest of ``widths``; other rows are inactive."""
         assert self.pads
         yield from self._shared(widths)
 
@@ -202,13 +202,13 @@ class Pool:
     def _shared(self, widths: Mapping[int, int]) -> Iterator[Sequence[object]]:
         width = max(widths.values())
         self._reserve(max(self._lengths) + width)
-        # Every row is written to behind its length, riders too: so many ring entries are gone.
+        # Every row, inactive or not, is written to behind its length: a ring loses as many entries.
         self._longest = [
             max(longest, length + width)
             for longest, length in zip(self._longest, self._lengths, strict=True)
         ]
         yield from self._run(
-            Forward(
+            ForwardShape(
                 slot=None,
                 offsets=tuple(self._lengths),
                 width=width,
@@ -219,7 +219,7 @@ class Pool:
         for slot, tokens in widths.items():
             self._lengths[slot] += tokens
 
-    def _run(self, forward: Forward) -> Iterator[Sequence[object]]:
+    def _run(self, forward: ForwardShape) -> Iterator[Sequence[object]]:
         for layer in self._layers:
             layer.begin(forward, self.rows)
         try:

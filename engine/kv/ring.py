@@ -7,14 +7,14 @@ an append at position p overwrites only position p - ring, which no token after 
 
 import mlx.core as mx
 
-from engine.kv.forward import Forward
-from engine.kv.layer import WHOLE_ROW, PoolLayer, RowArrays, widened
+from engine.kv.forward_shape import ForwardShape
+from engine.kv.layer import WHOLE_ROW, AttentionLayer, RowArrays
 
 SLACK_TOKENS = 66
 """The longest verify round (64 drafted + 1) and one append in flight."""
 
 
-class RingLayer(PoolLayer):
+class RingLayer(AttentionLayer):
     """What a sliding-window attention layer takes for its KV cache.
 
     Args:
@@ -22,26 +22,19 @@ class RingLayer(PoolLayer):
     """
 
     def __init__(self, window: int) -> None:
-        self.window = window
+        super().__init__(window)
+        self.window: int = window
         self.ring = -(-(window + SLACK_TOKENS) // 64) * 64
-        self.keys: mx.array | None = None
-        self.values: mx.array | None = None
-        self.offset: int | mx.array = 0
-        self._forward: Forward | None = None
-        self._pool_rows = 0
         self._handed: tuple[mx.array, mx.array] | None = None
-        self._asked_wider = False
 
-    def begin(self, forward: Forward, pool_rows: int) -> None:
+    def begin(self, forward: ForwardShape, pool_rows: int) -> None:
         """Take part in ``forward``."""
-        # More would overwrite what the rows still see, riders' too.
+        # More would overwrite what the rows still see, inactive ones too.
         assert forward.slot is not None or forward.width <= self.ring - self.window + 1
-        self._forward = forward
-        self._pool_rows = pool_rows
-        self.offset = forward.offset
+        super().begin(forward, pool_rows)
 
     def end(self) -> None:
-        """Leave the forward, dropping what attention was handed (it would defeat donation)."""
+        """Leave the forward, dropping what attention was handed: it keeps a buffer in use."""
         self._handed = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -86,29 +79,10 @@ class RingLayer(PoolLayer):
             return "causal"
         return forward.causal_mask(self._first(forward), window)
 
-    def abandon(self) -> None:
-        """Leave a forward that raised."""
-        self.end()
-
-    def drop(self) -> None:
-        """Let go of every array."""
-        self.keys = self.values = self._handed = None
-
     def rewind_limit(self, slot: int, overshoot: int) -> int | None:
         """What the slack leaves behind the longest the row has been."""
         del slot
         return max(0, self.ring - self.window - overshoot)
-
-    def arrays(self) -> list[mx.array]:
-        """The pool arrays, for evaluation and accounting."""
-        return [] if self.keys is None or self.values is None else [self.keys, self.values]
-
-    def move(self, rows: list[int] | None, pool_rows: int) -> None:
-        """Rebuild the pool with ``pool_rows`` rows, keeping the old ``rows`` in that order."""
-        self._pool_rows = pool_rows
-        if self.keys is not None and self.values is not None:
-            self.keys = widened(self.keys, rows, pool_rows)
-            self.values = widened(self.values, rows, pool_rows)
 
     def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
         """Zero one row, all of it: a masked NaN times weight zero is still NaN."""
@@ -116,19 +90,6 @@ class RingLayer(PoolLayer):
         if self.keys is not None and self.values is not None:
             self.keys[slot] = mx.zeros_like(self.keys[slot])
             self.values[slot] = mx.zeros_like(self.values[slot])
-
-    @property
-    def cuts_inside(self) -> bool:
-        """Every position stands by itself, unless a chunk sees more than single steps do."""
-        return not self._asked_wider
-
-    @property
-    def pads(self) -> bool:
-        """Padding takes as much of the slack as what is cut off does."""
-        return self.cuts_inside
-
-    def rewind(self, slot: int, tokens: int) -> None:
-        """Nothing moves: the pool's length is what counts."""
 
     def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
         """Copies of one row's ring, ``[1, H, ring, D]`` each; the slack is the way back."""
@@ -154,18 +115,18 @@ class RingLayer(PoolLayer):
     def _room(self, new: mx.array) -> mx.array:
         return mx.zeros((self._pool_rows, new.shape[1], self.ring, new.shape[3]), new.dtype)
 
-    def _written(self, forward: Forward, pool: mx.array, new: mx.array) -> mx.array:
+    def _written(self, forward: ForwardShape, pool: mx.array, new: mx.array) -> mx.array:
         if forward.start is None:
             return mx.put_along_axis(pool, forward.ring_positions(self.ring), new, axis=2)
         at = forward.start % self.ring
         pool[forward.rows, :, at : at + 1] = new
         return pool
 
-    def _first(self, forward: Forward) -> int:
+    def _first(self, forward: ForwardShape) -> int:
         assert forward.start is not None
         return max(0, forward.start + 1 - self.window)
 
-    def _behind(self, forward: Forward, pool: mx.array, new: mx.array) -> mx.array:
+    def _behind(self, forward: ForwardShape, pool: mx.array, new: mx.array) -> mx.array:
         """The positions the appended tokens see, oldest first: those in the ring, then ``new``."""
         assert forward.start is not None
         parts = [
@@ -173,7 +134,7 @@ class RingLayer(PoolLayer):
         ]
         return mx.concatenate([*parts, new], axis=2) if parts else new
 
-    def _store(self, forward: Forward, pool: mx.array, new: mx.array) -> None:
+    def _store(self, forward: ForwardShape, pool: mx.array, new: mx.array) -> None:
         assert forward.start is not None
         end = forward.start + forward.width
         begin = max(forward.start, end - self.ring)
@@ -190,7 +151,3 @@ class RingLayer(PoolLayer):
         head = min(count, self.ring - first)
         spans = [(first, first + head)]
         return spans if head == count else [*spans, (0, count - head)]
-
-    def _live(self) -> Forward:
-        assert self._forward is not None, "a layer is read only inside a forward"
-        return self._forward

@@ -2,13 +2,13 @@
 
 State arrays are replaced by a step, never mutated, so a reference to what they were before it is
 an exact way back: up to two appends can be undone, which is what a one-step lookahead needs.
-Rows that ride along in a forward get their old state back.
+Inactive rows of a forward get their old state back.
 """
 
 import mlx.core as mx
 
 from engine.errors import RewindFailed, UnsupportedModel
-from engine.kv.forward import Forward
+from engine.kv.forward_shape import ForwardShape
 from engine.kv.layer import WHOLE_ROW, RowArrays, widened
 from engine.models.mlxlm import import_mlx_lm
 
@@ -42,10 +42,10 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         """Rows that have state; the others start from the family's own zeros."""
         self._before: dict[int, list[_Arrays | None]] = {}
         """Per row, the pool as it was before each of its newest appends; None: it had no state."""
-        self._forward: Forward | None = None
+        self._forward: ForwardShape | None = None
         self._pool_rows = 0
 
-    def begin(self, forward: Forward, pool_rows: int) -> None:
+    def begin(self, forward: ForwardShape, pool_rows: int) -> None:
         """Take part in ``forward``: the list the family indexes holds this forward's rows."""
         self._forward = forward
         self._pool_rows = pool_rows
@@ -58,7 +58,7 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
             self.cache = [None] * len(self._pool)
 
     def end(self) -> None:
-        """Leave the forward: the new state goes into the pool, riders keep their old one."""
+        """Leave the forward: the new state goes into the pool, inactive rows keep their old one."""
         forward, new = self._forward, self.cache
         assert forward is not None
         self.cache = [None] * len(self._pool)
@@ -154,7 +154,7 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
             self._put(slot, list(arrays))
             self._held.add(slot)
 
-    def _begin_rows(self, forward: Forward) -> None:
+    def _begin_rows(self, forward: ForwardShape) -> None:
         """Let rows whose first forward this is start from zeros, not from what their slot had."""
         begin = tuple(
             part and slot not in self._held for slot, part in enumerate(forward.takes_part)

@@ -6,7 +6,7 @@ are handed ``caches`` and never learn which kind they hold.
 Invariants (each pinned by a test):
     K1  A row's length changes only by a forward it takes part in, by `rewind`, or by `restore`.
     K2  A forward that raises while its graph is built changes no length.
-    K3  Rows that ride along in a forward are unchanged, bit for bit, in everything they can see.
+    K3  Inactive rows of a forward are unchanged, bit for bit, in everything they can see.
     K4  Nothing that was never drawn from reaches the next row of a slot: what a failed or cancelled
         row held, and what any row was cut back by, is zeroed before it is used again.
 """
@@ -107,7 +107,7 @@ class Storage(Protocol):
 
     @contextmanager
     def all(self, slots: Sequence[int]) -> Iterator[Sequence[Any]]:
-        """The caches of a forward of one token for each of ``slots``; other rows ride along."""
+        """The caches of a forward of one token for each of ``slots``; others are inactive."""
 
     @contextmanager
     def padded(self, widths: Mapping[int, int]) -> Iterator[Sequence[Any]]:
@@ -115,7 +115,7 @@ class Storage(Protocol):
 
         Args:
             widths: slot to the tokens that are appended to it; what is fed behind them is not.
-                Other rows ride along.
+                Other rows are inactive.
         """
 
     def padding_fits(self, widths: Mapping[int, int], most: int) -> bool:

@@ -1,1 +1,1 @@
-"""Remembers the KV of prompts and answers, so that a prompt is read only from where it is new."""
+"""Caches the KV of prompts and answers, so that a prompt is prefilled only from where it is new."""

@@ -1,14 +1,15 @@
-"""The prompt cache: rows begin with KV that is known, and leave theirs when they end well.
+"""The prompt cache: rows begin with cached KV, and their own is exported when they end well.
 
 Rules (each pinned by a test):
-    C1  What is taken over is copied into the row's own storage: nothing here is ever changed, and
-        may be dropped while rows run that began with it.
+    C1  A cached prefix is copied into the row's own storage: nothing here is ever changed, and may
+        be dropped while rows run that began with it.
     C2  At least the prompt's last token is forwarded, cold or warm.
-    C3  Only committed tokens are remembered, of a row that ended well; never after an error or a
+    C3  Only committed tokens are cached, of a row that ended well; never after an error or a
         failed rewind.
     C4  Held bytes never exceed the bound; what two texts share is held once.
     C5  A text is found only by requests of its scope (`CacheScope`).
-A row that ends is copied run by run, so that a long one delays nobody: until then it keeps its KV.
+A row that ends is exported run by run, so that a long one delays nobody: until then it keeps its
+KV. A cache without limits, and a request that does not use it, are plain rows of the engine.
 """
 
 import time
@@ -43,15 +44,18 @@ RUN_TOKENS = 256
 """Most tokens of one copy, and of one node: runs end at multiples of it."""
 
 COPY_SECONDS = 0.008
-"""How long one `PromptCache.advance` goes on starting copies."""
+"""How long one `PromptCache.advance` continues to start copies."""
 
 COPY_ERRORS = (SnapshotError, RowError, UnsupportedModel)
-"""What a copy that fails raises; the text is not remembered, and that is all."""
+"""What a copy that fails raises; the text is not cached, and that is all."""
+
+UNNAMED = CacheUse()
+"""A request that named nothing: it shares with all others of its kind."""
 
 
 @dataclass(slots=True)
-class _Row:
-    """An open row that was opened here."""
+class _OpenRow:
+    """An open row of a request that uses the cache."""
 
     scope: CacheScope
     boundary: int
@@ -61,8 +65,8 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Donor:
-    """A row that has ended and is being copied."""
+class _Export:
+    """A row that has ended and is being exported."""
 
     seq: SeqId
     scope: CacheScope
@@ -75,7 +79,7 @@ class PromptCache:
 
     Args:
         engine: where the rows live.
-        limits: the bounds.
+        limits: the bounds; None: nothing is cached.
         clock: seconds, monotonic.
 
     Raises:
@@ -85,29 +89,30 @@ class PromptCache:
     def __init__(
         self,
         engine: "Engine",
-        limits: CacheLimits | None = None,
+        limits: CacheLimits | None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
+        self._is_on = limits is not None
         self._limits = CacheLimits() if limits is None else limits
         self._clock = clock
         self._counters = CacheCounters()
         self._cuts = engine.choice.kind not in WHOLE_KINDS
         self._store = KvStore(self._limits, self._counters, clock, cuts=self._cuts)
         self._disk = None if self._limits.folder is None else _disk_tier(self._limits)
-        self._rows: dict[SeqId, _Row] = {}
-        self._donors: deque[_Donor] = deque()
+        self._rows: dict[SeqId, _OpenRow] = {}
+        self._exports: deque[_Export] = deque()
 
     # -- rows begin
 
-    def covered(self, params: "SequenceParams", use: CacheUse) -> int:
-        """Tokens a request would take over now.
+    def covered(self, params: "SequenceParams", use: CacheUse | None) -> int:
+        """Tokens of a request's prompt that are cached now; none where it does not use the cache.
 
         Raises:
             EvalFailed: the backend threw.
         """
-        if not self._store.entries:
+        if use is None or not self._store.entries:
             return 0
         tokens = self._store.covered(self._scope(use), params.prompt_ids[:-1])
         return tokens if tokens >= self._limits.min_tokens else 0
@@ -123,7 +128,7 @@ class PromptCache:
         *,
         text: "RowText | None" = None,
         hooks: "RowHooks | None" = None,
-        use: CacheUse | None = None,
+        use: CacheUse | None = UNNAMED,
     ) -> SeqId:
         """`Engine.open`, with as much KV as is known; `Engine.cached_tokens` says how much.
 
@@ -131,20 +136,21 @@ class PromptCache:
             params: the request.
             text: its decoder and stop strings.
             hooks: what a feature decides for the row.
-            use: how the request uses the cache; None: as one that named nothing.
+            use: how the request uses the cache; None: it does not.
 
         Raises:
             InvalidParams, ContextOverflow: as `Engine.open`.
-            EvalFailed: the backend threw; nothing is remembered any more.
+            EvalFailed: the backend threw; nothing is cached any more.
         """
-        use = CacheUse() if use is None else use
+        if use is None or not self._is_on:
+            return self._engine.open(params, text=text, hooks=hooks)
         scope = self._scope(use)
         self.settle()
-        self._bring(scope, params.prompt_ids[:-1])
-        seq = self._adopted(params, scope, text, hooks)
+        self._fetch(scope, params.prompt_ids[:-1])
+        seq = self._opened_with_prefix(params, scope, text, hooks)
         if seq is None:
             seq = self._engine.open(params, text=text, hooks=hooks)
-        self._rows[seq] = _Row(scope, _boundary(params, use))
+        self._rows[seq] = _OpenRow(scope, _boundary(params, use))
         cached = self._engine.cached_tokens(seq)
         counters = self._counters
         counters.lookups += 1
@@ -153,21 +159,22 @@ class PromptCache:
         counters.hit_tokens += cached
         return seq
 
-    def resume(self, seq: SeqId, params: "SequenceParams", use: CacheUse) -> None:
-        """A row that was suspended is open again: it is remembered like those opened here."""
-        self._rows[seq] = _Row(self._scope(use), _boundary(params, use))
+    def resume(self, seq: SeqId, params: "SequenceParams", use: CacheUse | None) -> None:
+        """A row that was preempted is open again: it is cached like those opened here."""
+        if use is not None and self._is_on:
+            self._rows[seq] = _OpenRow(self._scope(use), _boundary(params, use))
 
     def drop(self, seq: SeqId) -> None:
-        """A row was closed elsewhere: nothing of it is remembered."""
+        """A row was closed elsewhere: nothing of it is cached."""
         self._rows.pop(seq, None)
 
     def boundary(self, seq: SeqId) -> int | None:
-        """Where a piece of the row's prompt has to end; None: anywhere."""
+        """Where a chunk of the row's prompt has to end; None: anywhere."""
         row = self._rows.get(seq)
         return None if row is None or self._cuts else row.boundary
 
     def at_piece(self, seq: SeqId, done_tokens: int) -> None:
-        """A piece of a prompt was read: KV that cannot be cut later is kept at the boundary."""
+        """A chunk of a prompt is prefilled: KV that cannot be cut later is kept at the boundary."""
         row = self._rows.get(seq)
         if row is None or self._cuts or done_tokens != row.boundary:
             return
@@ -179,11 +186,11 @@ class PromptCache:
     # -- rows end
 
     def close(self, seq: SeqId, *, keeps: bool) -> None:
-        """End a row and free it, now or once `advance` has copied it.
+        """End a row and free it, now or once `advance` has exported it.
 
         Args:
             seq: a row that was opened here or not; what it has in flight is taken back.
-            keeps: whether it ended well, and its KV may be remembered.
+            keeps: whether it ended well, and its KV may be cached.
         """
         row = self._rows.pop(seq, None)
         if row is None or not keeps or self._engine.choice.kind == SOLO_KIND:
@@ -201,34 +208,34 @@ class PromptCache:
         except BaseException:
             self._engine.close(seq)
             raise
-        self._counters.donations += bool(ids)
+        self._counters.exports += bool(ids)
         if ids and self._cuts:
-            self._donors.append(_Donor(seq, row.scope, ids))
+            self._exports.append(_Export(seq, row.scope, ids))
         else:
             self._engine.close(seq)
 
     @property
     def is_copying(self) -> bool:
         """Whether rows that have ended are still open."""
-        return bool(self._donors)
+        return bool(self._exports)
 
     def advance(self, seconds: float = COPY_SECONDS) -> None:
-        """Copy some runs of rows that have ended, at least one."""
+        """Export some runs of rows that have ended, at least one."""
         end_s = self._clock() + seconds
-        while self._donors:
-            self._copy_run()
+        while self._exports:
+            self._export_next_run()
             if self._clock() >= end_s:
                 return
 
     def settle(self) -> None:
-        """Copy all that is left of rows that have ended."""
-        while self._donors:
-            self._copy_run()
+        """Export all that is left of rows that have ended."""
+        while self._exports:
+            self._export_next_run()
 
     # -- all of it
 
     def reset(self) -> None:
-        """Drop everything that is remembered, files too."""
+        """Drop everything that is cached, files too."""
         self.forget()
         if self._disk is not None:
             self._disk.clear()
@@ -242,8 +249,8 @@ class PromptCache:
 
     def forget(self) -> None:
         """Drop everything that is in memory, and the memory it takes."""
-        while self._donors:
-            self._engine.close(self._donors.popleft().seq)
+        while self._exports:
+            self._engine.close(self._exports.popleft().seq)
         for row in self._rows.values():
             row.kept = None
         self._store.clear()
@@ -253,8 +260,10 @@ class PromptCache:
         """Bytes of the KV that is held."""
         return self._store.nbytes
 
-    def stats(self) -> CacheStats:
-        """A snapshot for status pages."""
+    def stats(self) -> CacheStats | None:
+        """A snapshot for status pages; None where nothing is ever cached."""
+        if not self._is_on:
+            return None
         self._store.expire()
         disk = self._disk
         return CacheStats(
@@ -263,7 +272,7 @@ class PromptCache:
             entries=self._store.entries,
             tokens=self._store.tokens,
             nbytes=self._store.nbytes,
-            pending=len(self._donors),
+            pending=len(self._exports),
             disk_entries=0 if disk is None else disk.entries,
             disk_bytes=0 if disk is None else disk.nbytes,
             disk_faults=0 if disk is None else disk.faults,
@@ -274,8 +283,8 @@ class PromptCache:
     def _scope(self, use: CacheUse) -> CacheScope:
         return CacheScope.of(self._engine.transfer.fingerprint, use)
 
-    def _bring(self, scope: CacheScope, ids: tuple[int, ...]) -> None:
-        """Fetch from the folder what goes on from what is in memory."""
+    def _fetch(self, scope: CacheScope, ids: tuple[int, ...]) -> None:
+        """Fetch from the folder what continues what is in memory."""
         if self._disk is None:
             return
         reach = self._store.covered(scope, ids)
@@ -298,7 +307,7 @@ class PromptCache:
         start, reach = known
         return self._store.put_run(scope, ids, part(kv, reach - start, len(ids) - start))
 
-    def _adopted(
+    def _opened_with_prefix(
         self,
         params: "SequenceParams",
         scope: CacheScope,
@@ -320,44 +329,44 @@ class PromptCache:
             self.forget()
             raise
 
-    def _keep_whole(self, seq: SeqId, row: _Row) -> None:
+    def _keep_whole(self, seq: SeqId, row: _OpenRow) -> None:
         for prefix in (row.kept, self._engine.transfer.export_prefix(seq)):
             if prefix is not None and len(prefix.ids) >= self._limits.min_tokens:
-                self._counters.donated_tokens += len(prefix.ids)
+                self._counters.exported_tokens += len(prefix.ids)
                 if self._store.put_whole(row.scope, prefix.ids, prefix.kv) and self._disk:
                     self._disk.keep(row.scope, prefix.ids, prefix.kv)
 
-    def _copy_run(self) -> None:
-        """Copy the next run of the first donor; free it when there is nothing left."""
-        donor = self._donors[0]
+    def _export_next_run(self) -> None:
+        """Export the next run of the first row; free it when there is nothing left."""
+        export = self._exports[0]
         try:
-            has_more = self._copied_run(donor)
+            has_more = self._exported_run(export)
         except COPY_ERRORS:
             self._counters.faults += 1
             has_more = False
         except BaseException:
-            self._end(donor)
+            self._end(export)
             raise
         if not has_more:
-            self._end(donor)
+            self._end(export)
 
-    def _copied_run(self, donor: _Donor) -> bool:
-        """Whether there is more to copy."""
-        start = self._store.covered(donor.scope, donor.ids)
-        if start == len(donor.ids):
+    def _exported_run(self, export: _Export) -> bool:
+        """Whether there is more to export."""
+        start = self._store.covered(export.scope, export.ids)
+        if start == len(export.ids):
             return False
-        stop = min(len(donor.ids), (start // RUN_TOKENS + 1) * RUN_TOKENS)
-        kv = self._engine.transfer.export_run(donor.seq, start, stop)
-        if not self._store.put_run(donor.scope, donor.ids[:stop], kv):
+        stop = min(len(export.ids), (start // RUN_TOKENS + 1) * RUN_TOKENS)
+        kv = self._engine.transfer.export_run(export.seq, start, stop)
+        if not self._store.put_run(export.scope, export.ids[:stop], kv):
             return False
-        self._counters.donated_tokens += kv.tokens
+        self._counters.exported_tokens += kv.tokens
         if self._disk is not None:
-            self._disk.keep(donor.scope, donor.ids[:stop], kv)
-        return stop < len(donor.ids)
+            self._disk.keep(export.scope, export.ids[:stop], kv)
+        return stop < len(export.ids)
 
-    def _end(self, donor: _Donor) -> None:
-        self._donors.remove(donor)
-        self._engine.close(donor.seq)
+    def _end(self, export: _Export) -> None:
+        self._exports.remove(export)
+        self._engine.close(export.seq)
 
 
 def _disk_tier(limits: CacheLimits) -> DiskTier:

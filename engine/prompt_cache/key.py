@@ -21,8 +21,8 @@ class CacheUse:
     """Signature of the chat template that made the prompt; empty: none."""
     history_tokens: int | None = None
     """Where the conversation ends and the marks that call for an answer begin: templates may
-    write the answer otherwise in the next turn's prompt, but go on from here. Only KV that cannot
-    be cut needs it."""
+    write the answer otherwise in the next turn's prompt, but continue from here. Only KV that
+    cannot be cut needs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ class CacheLimits:
     max_bytes: int | None = 2 * 2**30
     """Most bytes of KV; None: no bound."""
     max_entries: int = 1024
-    """Most texts that are remembered; where one goes on from another they are one."""
+    """Most texts that are cached; where one continues another they are one."""
     ttl_s: float | None = 3600.0
     """Seconds after its last use at which KV is dropped; None: never."""
     min_tokens: int = 32
-    """Shortest beginning that is taken over, and shortest text that is remembered."""
+    """Shortest prefix that is used, and shortest text that is cached."""
     folder: Path | None = None
     """Where KV is kept beyond the process; None: nowhere."""
     folder_bytes: int = 8 * 2**30
@@ -53,15 +53,15 @@ class CacheCounters:
     lookups: int = 0
     """Prompts that were looked up."""
     hits: int = 0
-    """Of these, how many took something over."""
+    """Prompts that began with cached KV."""
     lookup_tokens: int = 0
     """Tokens of the prompts that were looked up."""
     hit_tokens: int = 0
-    """Of these, how many needed no forward."""
-    donations: int = 0
-    """Rows whose KV was offered when they ended."""
-    donated_tokens: int = 0
-    """Tokens whose KV was copied; what was there already is not."""
+    """Tokens of these prompts that needed no forward."""
+    exports: int = 0
+    """Rows whose KV was to be cached when they ended."""
+    exported_tokens: int = 0
+    """Tokens whose KV was copied; what was cached already is not."""
     disk_tokens: int = 0
     """Tokens whose KV came from the folder."""
     evicted_bytes: int = 0
@@ -69,15 +69,15 @@ class CacheCounters:
     evictions_lru: int = 0
     """Runs dropped to make room for bytes."""
     evictions_capacity: int = 0
-    """Runs dropped because too many texts were remembered."""
+    """Runs dropped because too many texts were cached."""
     evictions_ttl: int = 0
     """Runs dropped because nobody used them."""
     rejects_oversized: int = 0
     """Runs that are larger than all that may be held."""
     rejects_prefix_too_short: int = 0
-    """Prompts that began with something known, too short to be taken over."""
+    """Prompts that began with a cached prefix that is too short to be used."""
     faults: int = 0
-    """Copies and takeovers that failed; the request went on without."""
+    """Exports and imports that failed; the request continued without."""
 
     def snapshot(self) -> "CacheCounters":
         """A copy that stays as it is."""
@@ -91,13 +91,13 @@ class CacheStats:
     limits: CacheLimits
     counters: CacheCounters
     entries: int
-    """Texts that are remembered."""
+    """Texts that are cached."""
     tokens: int
     """Tokens whose KV is held; what texts share is counted once."""
     nbytes: int
     """Bytes of it."""
     pending: int
-    """Rows that have ended and are being copied."""
+    """Rows that have ended and are being exported."""
     disk_entries: int = 0
     """Files in the folder."""
     disk_bytes: int = 0

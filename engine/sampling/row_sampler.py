@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.errors import InvalidParams
 from engine.params import SamplingParams
 from engine.sampling.adjustments import Adjustment, adjustment
 from engine.sampling.dry import DryHistory
@@ -62,7 +61,7 @@ class RowSampler:
         """Build a row's sampler.
 
         Args:
-            params: the request's; ``params.seed`` is not looked at.
+            params: the request's; `engine.rows.new_row` has checked its ids. Its seed is unused.
             seed: below 2^53; the caller draws one when the request names none.
             choice: index of the answer among ``n``.
             vocab_size: logits width.
@@ -71,16 +70,7 @@ class RowSampler:
             suppress_eos: no end token is ever drawn (``ignore_eos``).
             min_tokens: no end token is drawn before so many tokens are written.
             dry_breakers: DRY's sequence breakers as token ids.
-
-        Raises:
-            InvalidParams: a biased token is outside the vocabulary.
         """
-        outside = [token for token in params.logit_bias if token >= vocab_size]
-        if outside:
-            raise InvalidParams(
-                "logit_bias",
-                f"token id {outside[0]} is outside the vocabulary of {vocab_size}",
-            )
         self.params = params
         self.seed = seed
         self.vocab_size = vocab_size

@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @every_kind
-def test_a_failed_row_is_neither_kept_nor_donated(kind):
+def test_a_failed_row_is_neither_kept_nor_exported(kind):
     engine = engine_of(kind)
     seq = begun(engine, request())
     steps_of(engine).end([row_of(engine, seq)], EvalFailed("out of luck"))

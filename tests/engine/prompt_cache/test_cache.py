@@ -314,7 +314,7 @@ def test_counts_tell_what_was_found(tokenizer):
     counters = server.scheduler.stats().cache.counters
     assert (counters.lookups, counters.hits) == (2, 1)
     assert (counters.lookup_tokens, counters.hit_tokens) == (100, 49)
-    assert (counters.donations, counters.donated_tokens) == (2, 55)
+    assert (counters.exports, counters.exported_tokens) == (2, 55)
 
 
 def test_sixty_four_conversations_that_overflow_the_cache_stay_under_its_bound(tokenizer):

@@ -143,7 +143,7 @@ class Served:
         running = self.scheduler._rows
         rows = rows_of(self.engine)
         cache = self.scheduler._doors._cache
-        copied = set() if cache is None else {donor.seq for donor in cache._donors}
+        copied = set() if cache is None else {donor.seq for donor in cache._exports}
         assert {job.seq for job in running.values()} == set(rows) - copied
         slots = [job.slot for job in running.values()]
         assert len(set(slots)) == len(slots) <= self.scheduler.settings.limits.parallel

@@ -4,15 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.forward import Forward
+from engine.kv.forward_shape import ForwardShape
 
 
-def view(start: int, width: int, capacity: int = 256) -> Forward:
-    return Forward(slot=0, offsets=(start,), width=width, capacity=capacity, takes_part=(True,))
+def view(start: int, width: int, capacity: int = 256) -> ForwardShape:
+    return ForwardShape(
+        slot=0, offsets=(start,), width=width, capacity=capacity, takes_part=(True,)
+    )
 
 
-def step(*offsets: int, capacity: int = 256) -> Forward:
-    return Forward(
+def step(*offsets: int, capacity: int = 256) -> ForwardShape:
+    return ForwardShape(
         slot=None,
         offsets=offsets,
         width=1,
@@ -44,7 +46,7 @@ def test_ragged_rows_report_offsets_of_their_own_and_read_a_bucket():
 
 
 def test_a_long_row_that_rides_along_makes_no_step_of_others_longer():
-    forward = Forward(
+    forward = ForwardShape(
         slot=None, offsets=(3, 70, 2000), width=2, capacity=2304, takes_part=(True, True, False)
     )
     assert forward.read_end == 128

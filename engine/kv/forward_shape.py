@@ -1,7 +1,7 @@
 """The geometry of one forward: which pool rows it reads, where each appends, what each may see.
 
-All layers of a forward share one `Forward`, so its arrays (offsets, write positions, masks) are
-built once per step. They are made fresh for every forward and never mutated: families read
+All layers of a forward share one `ForwardShape`, so its arrays (offsets, write positions, masks)
+are built once per step. They are made fresh for every forward and never mutated: families read
 ``offset`` before and after the update (mlx-lm#1097), and metadata arrays that live across steps
 grow a lazy graph forever (mlx-lm#1641).
 """
@@ -14,7 +14,7 @@ READ_BUCKET_TOKENS = 64
 """A ragged forward reads a slice rounded up to this, so that its shapes change rarely."""
 
 
-class Forward:
+class ForwardShape:
     """One forward over a pool: of one row (a view) or of every row, equally wide.
 
     Args:
@@ -22,7 +22,7 @@ class Forward:
         offsets: tokens each row of the forward holds already; one entry for a view.
         width: tokens each row is fed; some append fewer, the rest is padding.
         capacity: token positions the pool has.
-        takes_part: per row, whether it appends; the others ride along, and what they write
+        takes_part: per row, whether it appends; the others are inactive, and what they write
             lies past their length, where the next append overwrites it. So does padding.
     """
 
@@ -79,7 +79,7 @@ class Forward:
     def read_end(self) -> int:
         """Token positions a full-length layer hands to attention.
 
-        Rows that ride along do not count: a long one would make every step of the others as long.
+        Inactive rows do not count: a long one would make every step of the others as long.
         """
         if self.start is not None:
             return self.start + self.width
