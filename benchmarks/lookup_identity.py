@@ -10,17 +10,15 @@ wider forward's other order of sums may turn; more is a fault, and the exit stat
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.lookup.auto_governor import governor_for
-from engine.lookup.drafter import PromptLookup
-from engine.lookup.rounds import Rounds
+from engine.events import Delta, Done
+from engine.finish import FinishCause
 from engine.lookup.stats import LookupStats
-from engine.outcome import StepOutcome
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
-from engine.prefill import plan_prefill
+from engine.session import Session
 
 if TYPE_CHECKING:
     from engine.engine import Engine
@@ -104,8 +102,8 @@ def compare(
         SAMPLERS[sampler],
         max_tokens=tokens,
     )
-    plain, _ = decode(engine, params, speculate=False)
-    ours, stats = decode(engine, params, speculate=True)
+    plain, _ = decode(engine, params, speculate=False, end_id=min(loaded.eos_ids))
+    ours, stats = decode(engine, params, speculate=True, end_id=min(loaded.eos_ids))
     if ours == plain:
         return Comparison(prompt, sampler, stats, len(plain))
     at = next(
@@ -117,31 +115,21 @@ def compare(
 
 
 def decode(
-    engine: "Engine", params: SequenceParams, *, speculate: bool
+    engine: "Engine", params: SequenceParams, *, speculate: bool, end_id: int
 ) -> tuple[list[int], LookupStats]:
     """Tokens of one answer (an end token included), and what prompt lookup did."""
-    speculation = SpeculationParams(policy=LookupPolicy.GRADED)
-    governor = governor_for(speculation, unmeasured=LookupPolicy.GRADED, costs=None)
-    drafter = PromptLookup(speculation, governor)
-    seq = engine.open(params)
-    try:
-        outcomes: list[StepOutcome] = []
-        for chunk in plan_prefill(prompt_tokens=len(params.prompt_ids)):
-            first = engine.prefill(seq, chunk).first
-            if first is not None:
-                outcomes.append(first)
-        if not outcomes[0].is_final:
-            drafter.start(params.prompt_ids, engine.last_token(seq))
-            rounds = Rounds(
-                engine, seq, drafter=drafter if speculate else None, max_draft=speculation.max_draft
-            )
-            outcomes += rounds.run()
-    finally:
-        engine.close(seq)
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise outcome.error
-    return [outcome.token for outcome in outcomes if outcome.token is not None], drafter.stats
+    speculation = SpeculationParams(policy=LookupPolicy.GRADED) if speculate else None
+    session = Session(engine, builds_kernels=False)
+    tokens: list[int] = []
+    stats = LookupStats()
+    for event in session.generate(replace(params, speculation=speculation)):
+        if isinstance(event, Delta):
+            tokens += event.tokens
+        elif isinstance(event, Done):
+            stats = event.lookup or stats
+            if event.finish is FinishCause.EOS:
+                tokens.append(end_id)
+    return tokens, stats
 
 
 def choice_gap(

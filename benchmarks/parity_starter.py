@@ -124,14 +124,15 @@ def prompts(loaded: Any, count: int) -> Iterator[tuple[str, tuple[int, ...]]]:
 def our_text(loaded: Any, ids: tuple[int, ...], tokens: int) -> tuple[str, int]:
     """What a session writes, and how many tokens it took."""
     from engine.engine import Engine
+    from engine.events import Delta
     from engine.params import SequenceParams
     from engine.prefill import PrefillPacer
-    from engine.session import Answer, Session
+    from engine.session import Session
 
     session = Session(Engine(loaded), pacer=PrefillPacer(CHUNK_TOKENS))
-    *_, answer = session.generate(SequenceParams(ids, max_tokens=tokens))
-    assert isinstance(answer, Answer)
-    return answer.text, answer.usage.completion_tokens
+    events = session.generate(SequenceParams(ids, max_tokens=tokens))
+    deltas = [event for event in events if isinstance(event, Delta)]
+    return "".join(one.text for one in deltas), sum(len(one.tokens) for one in deltas)
 
 
 def their_text(loaded: Any, ids: tuple[int, ...], tokens: int) -> str:

@@ -22,9 +22,10 @@ def main() -> None:
     """Answer until stdin ends."""
     prepare_blas(platformdirs.user_cache_path("mlxcel-benchmarks"), None, None)
     from engine.engine import Engine
+    from engine.events import Delta
     from engine.models.load import LoadOptions, WeightForm, load
     from engine.params import SequenceParams
-    from engine.session import Session, TextDelta
+    from engine.session import Session
 
     loaded = load(Path(sys.argv[1]), LoadOptions(form=WeightForm.DENSE))
     session = Session(Engine(loaded))
@@ -34,7 +35,7 @@ def main() -> None:
             tuple(asked["prompt"]), max_tokens=asked["max_tokens"], ignore_eos=True
         )
         events = session.generate(params)
-        at = [(time.perf_counter(), e.tokens) for e in events if isinstance(e, TextDelta)]
+        at = [(time.perf_counter(), e.completion_tokens) for e in events if isinstance(e, Delta)]
         tokens = at[-1][1] - at[0][1]
         gaps = [later[0] - sooner[0] for sooner, later in pairwise(at)]
         figures = {"per_second": tokens / (at[-1][0] - at[0][0]), "gaps_s": gaps}

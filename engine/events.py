@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from engine.errors import EngineError
 from engine.finish import FinishCause
+from engine.lookup.eligibility import Refusal
+from engine.lookup.stats import LookupStats
 from engine.outcome import Timings, TokenLogprobs, Usage
 
 
@@ -19,6 +21,8 @@ class Started:
     """How long it waited."""
     cached_tokens: int = 0
     """Prompt tokens that the prompt cache had."""
+    lookup_refused: Refusal | None = None
+    """Why it decodes without the prompt lookup that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,10 @@ class Done:
     timings: Timings
     seed: int
     queue_s: float = 0.0
+    lookup: LookupStats | None = None
+    """What prompt lookup did, when it was on."""
+    lookup_dropped: str | None = None
+    """Why it ended before the answer did, if it did."""
 
     @property
     def truncated(self) -> bool:

@@ -6,17 +6,14 @@ Imports MLX; only the engine thread imports this.
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import cast
 
-from engine.errors import InvalidParams
-from engine.events import PrefillProgress
+from engine.events import Delta, Done, PrefillProgress, Started
 from engine.lookup.reference import ReferenceText
 from engine.params import SequenceParams
 from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.key import CacheUse
 from engine.prompt_cache.limits import CONVERSATION
-from engine.session import Answer, SessionEvent
-from engine.session import PrefillProgress as Progressed
+from engine.session import SessionEvent
 from engine.text.answer_text import AnswerText, TextDelta
 from engine.text.rendered import RenderedPrompt
 from engine.text.template import ChatTemplate, plain_prompt
@@ -47,44 +44,37 @@ class AnswerGenerator:
             yield PrefillProgress("", known, len(params.prompt_ids))
         if request.prompt.prefill:
             yield text.add(TextDelta(request.prompt.prefill))
-        events = self._events(params, request)
-        # A generator in truth: closing it frees the row on this thread, now.
-        with closing(cast("Generator[SessionEvent | LookupRefused, None, None]", events)):
+        with closing(self._events(params, request)) as events:
             for event in events:
-                if isinstance(event, Progressed):
-                    yield PrefillProgress("", event.done_tokens, event.prompt_tokens)
-                elif isinstance(event, LookupRefused):
-                    yield event
-                elif isinstance(event, Answer):
-                    yield from text.flush(event.usage.completion_tokens)
-                    yield _done(event, text)
-                else:
-                    yield from text.push(event.text, event.tokens)
+                match event:
+                    case Started(lookup_refused=reason) if reason is not None:
+                        yield LookupRefused(reason.problem)
+                    case PrefillProgress():
+                        yield event
+                    case Delta():
+                        yield from text.push(event.text, event.completion_tokens)
+                    case Done():
+                        yield from text.flush(event.usage.completion_tokens)
+                        yield _done(event, text)
+                    case Started():
+                        pass
 
     def _events(
         self, params: SequenceParams, request: AnswerRequest
-    ) -> Iterator[SessionEvent | LookupRefused]:
-        """The session's events; a refused draft is reported and left out."""
-        session = self.ready.session
+    ) -> Generator[SessionEvent, None, None]:
+        """The session's events; closing them frees the row on this thread, now."""
+        ready, session = self.ready, self.ready.session
         cache = self._conversation if request.reuses_kv else None
-        started = False
-        try:
-            references = self._references(params, request)
-            widths = self.ready.use_kept_widths(params.speculation)
-            events = session.generate(
-                params, stops=request.stops, references=references, cache=cache
-            )
-            for event in events:
-                started = True
-                yield event
-            if widths is not None and session.width_costs is not None:
-                widths.save(session.width_costs)
-        except InvalidParams as error:
-            if started or error.field != "prompt_lookup":
-                raise
-            yield LookupRefused(error.problem)
-            plain = replace(params, speculation=None)
-            yield from session.generate(plain, stops=request.stops, cache=cache)
+        references = self._references(params, request)
+        widths = ready.use_kept_widths(params.speculation)
+        session.width_costs = ready.width_costs
+        with closing(
+            session.generate(params, stops=request.stops, references=references, cache=cache)
+        ) as events:
+            yield from events
+        ready.width_costs = session.width_costs
+        if widths is not None and ready.width_costs is not None:
+            widths.save(ready.width_costs)
 
     def _params(self, prompt: RenderedPrompt, request: AnswerRequest) -> SequenceParams:
         tokenizer = self.ready.loaded.tokenizer
@@ -131,7 +121,7 @@ def render_prompt(template: ChatTemplate | None, prompt: PromptInput) -> Rendere
     return template.render(messages, continue_final=continued, extra=prompt.template_values)
 
 
-def _done(answer: Answer, text: AnswerText) -> AnswerDone:
+def _done(answer: Done, text: AnswerText) -> AnswerDone:
     return AnswerDone(
         text=text.text,
         finish=answer.finish.value,

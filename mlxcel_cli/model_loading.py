@@ -11,6 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from engine.engine import Engine
+from engine.lookup.widths import WidthCosts
 from engine.models.load import LoadedModel, LoadOptions, WeightForm, load
 from engine.models.progress import Progress
 from engine.models.resolve import ModelPlaces, resolve
@@ -52,6 +53,8 @@ class ReadyModel:
     """The kind of device it runs on: ``metal``, ``cuda`` or ``cpu``."""
     warnings: tuple[str, ...] = ()
     """What differs from what was asked for, or makes it slower than it could be."""
+    width_costs: WidthCosts | None = None
+    """What verify rounds cost here, once that is known."""
     cache_home: Path = Path()
     blas: str = ""
     """The BLAS and its threads; empty on a GPU, and for the one that MLX brought."""
@@ -73,10 +76,10 @@ class ReadyModel:
         """
         if speculation is None or self.device != "cpu":
             return None
-        file, session = self.widths_file, self.session
-        if session.width_costs is None:
-            session.width_costs = file.load(speculation.max_draft)
-        known = session.width_costs
+        file = self.widths_file
+        if self.width_costs is None:
+            self.width_costs = file.load(speculation.max_draft)
+        known = self.width_costs
         return file if known is None or known.max_draft < speculation.max_draft else None
 
 

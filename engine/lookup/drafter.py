@@ -9,7 +9,6 @@ Source: Apoorv Saxena, "Prompt Lookup Decoding", 2023.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from engine.errors import DrafterOutOfStep
 from engine.lookup.auto_governor import AGREEMENT_BANDS
@@ -21,39 +20,6 @@ from engine.params import SpeculationParams
 
 EMPTY_ASKS_BEFORE_PIPELINING = 3
 """Asks in a row without a proposal after which plain rounds keep a step in flight."""
-
-
-class Drafter(Protocol):
-    """Proposes tokens that the model then verifies."""
-
-    @property
-    def stats(self) -> LookupStats:
-        """What it did so far."""
-        ...
-
-    def start(self, prompt: Sequence[int], first_token: int) -> None:
-        """Forget everything; the context is ``prompt`` and the first token of the answer."""
-        ...
-
-    def ask(self, current: int, block_size: int) -> tuple[int, ...]:
-        """At most ``block_size`` likely tokens after ``current``; empty: decode plainly."""
-        ...
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Add tokens that plain steps wrote."""
-        ...
-
-    def accept(self, draft: Sequence[int], accepted: int, emitted: Sequence[int]) -> None:
-        """Add what a verify round wrote, and learn how much of its draft was right."""
-        ...
-
-    def retract(self, draft: Sequence[int]) -> None:
-        """Take the last ask back: no forward follows it."""
-        ...
-
-    def pipelines_plain_rounds(self) -> bool:
-        """Whether plain rounds may keep a step in flight while this drafter is asked."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +93,7 @@ class PromptLookup:
         """Forget everything; the context is ``prompt`` and the first token of the answer."""
         self._request = self._fresh_request((*prompt, first_token))
 
-    def prepare(self, limit_tokens: int) -> bool:
+    def prepare(self, limit_tokens: int | None) -> bool:
         """Index at most ``limit_tokens`` more of the context; whether nothing is left to do.
 
         A scheduler calls it once a tick before the first ask, so that a long prompt's index holds
@@ -135,7 +101,7 @@ class PromptLookup:
         """
         return self._request.index.extend(limit_tokens)
 
-    def ask(self, current: int, block_size: int, others: int = 0) -> tuple[int, ...]:
+    def propose(self, current: int, block_size: int, others: int = 0) -> tuple[int, ...]:
         """At most ``block_size`` likely tokens after ``current``; empty: decode plainly.
 
         Args:
@@ -190,7 +156,7 @@ class PromptLookup:
         )
         request.stats = replace(request.stats, accepted=request.stats.accepted + accepted)
 
-    def retract(self, draft: Sequence[int]) -> None:
+    def discard(self, draft: Sequence[int]) -> None:
         """Take the last ask's counts back: no forward follows it.
 
         What was learnt stays: a settled probe, an ask of a rest, the streak of empty asks.

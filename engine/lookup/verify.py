@@ -22,7 +22,7 @@ from engine.errors import EvalFailed, RowError, UnsupportedModel
 from engine.finish import FinishCause, fail, verify_room
 from engine.forwards import Forwards, readable
 from engine.kv.storage import Storage
-from engine.lookup.eligibility import RequestFacts
+from engine.lookup.eligibility import RowFacts
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
 from engine.rows import Phase, RowTable
 from engine.sampling.plan import DrawReading
@@ -96,15 +96,13 @@ class Drafting:
             room.append(limit)
         return max(0, min(room))
 
-    def facts(self, seq: SeqId, max_draft: int) -> RequestFacts:
+    def facts(self, seq: SeqId, max_draft: int) -> RowFacts:
         """What decides whether prompt lookup may serve the row."""
         row = self._table.row(seq)
         sampling = row.params.sampling
         limit = self._storage.draft_limit(row.slot)
-        return RequestFacts(
+        return RowFacts(
             is_structured=row.hooks is not None,
-            wants_logprobs=sampling.logprobs is not None,
-            has_extended_chain=sampling.is_extended,
             has_feedback=sampling.has_feedback,
             is_trimmable=limit is None or limit >= max_draft,
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.events import Cancelled, Delta, Done, Started
 from engine.finish import FinishCause
 from engine.lookup.stats import LookupStats
 from engine.outcome import SeqId, StepOutcome, Timings, TokenLogprobs, Usage, VerifyOutcome
-from engine.params import SequenceParams
+from engine.params import SequenceParams, SpeculationParams
 from engine.scheduler.admission import room_tokens
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
@@ -16,8 +17,39 @@ from engine.scheduler.state import RowState, WaitingState
 from engine.scheduler.stats import SlotStats
 
 if TYPE_CHECKING:
+    from engine.lookup.drafter import PromptLookup
+    from engine.lookup.eligibility import Refusal
     from engine.rows import PreemptedRow
     from engine.text.row_text import RowText
+
+
+@dataclass(slots=True)
+class DraftState:
+    """What of a job is about drafts."""
+
+    speculation: SpeculationParams | None = None
+    """How its row drafts; None: it does not."""
+    drafter: PromptLookup | None = None
+    """From its first token on, while it drafts."""
+    draft: tuple[int, ...] = ()
+    """What its drafter proposes in this tick."""
+    verified: LookupStats = field(default_factory=LookupStats)
+    """What verify rounds did for it."""
+    ended: LookupStats | None = None
+    """What its last drafter had done when its row left or it was dropped."""
+    refused: Refusal | None = None
+    dropped: str | None = None
+
+    def end(self) -> None:
+        """Nothing more is drafted for the row."""
+        self.speculation, self.draft = None, ()
+        if self.drafter is not None:
+            self.ended, self.drafter = self.drafter.stats, None
+
+    def drop(self, reason: str) -> None:
+        """End it before the answer is complete."""
+        self.dropped = reason
+        self.end()
 
 
 class Job:
@@ -43,19 +75,20 @@ class Job:
         "done_tokens",
         "drafts",
         "first_s",
+        "forwards",
         "is_decoding",
         "is_held",
         "is_long",
         "joined_s",
         "last_s",
         "params",
+        "preempted",
         "prefill_s",
         "request",
         "seq",
         "slot",
         "started_s",
         "submitted_s",
-        "suspended",
         "text",
     )
 
@@ -70,13 +103,12 @@ class Job:
     ) -> None:
         self.request = request
         self.params = params
-        self._bound = bound
-        self._growth_tokens = growth_tokens
+        self._bound, self._growth_tokens = bound, growth_tokens
         self.seq: SeqId | None = None
         """Its row, while it has a slot."""
         self.slot = -1
         self.text: RowText | None = None
-        self.suspended: PreemptedRow | None = None
+        self.preempted: PreemptedRow | None = None
         """What its row was when it was preempted."""
         self.is_long = False
         self.is_held = False
@@ -89,7 +121,9 @@ class Job:
         # Prompt tokens that the prompt cache has KV of, and the state of the cache when it had.
         self.covered = (0, -1)
         self.completion_tokens = 0
-        self.drafts = LookupStats()
+        self.drafts = DraftState()
+        self.forwards = 0
+        """Steps and verify rounds that were read, after the one that drew its first token."""
         self.submitted_s = self.joined_s = self.last_s = now_s
         self.started_s: float | None = None
         self.first_s: float | None = None
@@ -117,7 +151,7 @@ class Job:
     @property
     def prefill_tokens(self) -> int:
         """Tokens to forward before it decodes: the prompt, and what it wrote before."""
-        return self.prompt_tokens if self.suspended is None else len(self.suspended.ids)
+        return self.prompt_tokens if self.preempted is None else len(self.preempted.ids)
 
     @property
     def prefill_left(self) -> int:
@@ -151,7 +185,7 @@ class Job:
             can_be_preempted=self.request.hooks is None,
         )
 
-    def take_slot(self, seq: SeqId, slot: int, *, cached_tokens: int, is_long: bool) -> None:
+    def assign_slot(self, seq: SeqId, slot: int, *, cached_tokens: int, is_long: bool) -> None:
         """It has a row; ``cached_tokens`` of what it reads need no forward."""
         self.seq, self.slot, self.is_long = seq, slot, is_long
         self.done_tokens = cached_tokens
@@ -164,7 +198,13 @@ class Job:
         seed = self.params.sampling.seed
         assert seed is not None
         return Started(
-            self.id, self.slot, self.prompt_tokens, seed, self.queue_s, self.cached_tokens
+            self.id,
+            self.slot,
+            self.prompt_tokens,
+            seed,
+            self.queue_s,
+            self.cached_tokens,
+            self.drafts.refused,
         )
 
     def decodes_since(self, now_s: float) -> None:
@@ -176,11 +216,12 @@ class Job:
         """Its row is gone."""
         self.seq, self.slot = None, -1
         self.is_decoding = False
+        self.drafts.end()
 
-    def wait_again(self, suspended: PreemptedRow) -> None:
+    def wait_again(self, preempted: PreemptedRow) -> None:
         """Its row is gone until there is room for it."""
         self.leave_slot()
-        self.suspended = suspended
+        self.preempted = preempted
         self.done_tokens = 0
 
     def slot_stats(self) -> SlotStats:
@@ -199,10 +240,11 @@ class Job:
 
     def note(self, outcome: StepOutcome | VerifyOutcome, now_s: float) -> StepOutcome:
         """Take what a step or a verify round wrote; its last step."""
+        self.forwards += self.first_s is not None
         if isinstance(outcome, StepOutcome):
             self._note(outcome, now_s)
             return outcome
-        self.drafts = self.drafts.after_round(outcome)
+        self.drafts.verified = self.drafts.verified.after_round(outcome)
         for step in outcome.steps:
             self._note(step, now_s)
         return outcome.steps[-1]
@@ -210,14 +252,14 @@ class Job:
     def _note(self, outcome: StepOutcome, now_s: float) -> None:
         if outcome.error is not None:
             return
-        self.last_s = now_s
         if self.first_s is None:
-            self.first_s = now_s
+            self.first_s = self.last_s = now_s
             self.prefill_s += now_s - self.joined_s
         if outcome.text:
             self._pieces.append(outcome.text)
         if outcome.token is None or outcome.finish is FinishCause.EOS:
             return
+        self.last_s = now_s
         self.completion_tokens += 1
         self._tokens.append(outcome.token)
         if outcome.logprobs is not None:
@@ -247,6 +289,7 @@ class Job:
         """Its last event."""
         seed = self.params.sampling.seed
         assert seed is not None
+        drafts = self.drafts
         first_s = self.last_s if self.first_s is None else self.first_s
         return Done(
             self.id,
@@ -260,12 +303,14 @@ class Job:
                 predicted_s=self.last_s - first_s,
                 ttft_s=first_s - self.submitted_s,
                 cache_n=self.cached_tokens,
-                draft_n=self.drafts.proposed,
-                draft_n_accepted=self.drafts.accepted,
-                draft_rounds=self.drafts.drafted_rounds,
+                draft_n=drafts.verified.proposed,
+                draft_n_accepted=drafts.verified.accepted,
+                draft_rounds=drafts.verified.drafted_rounds,
             ),
             seed,
             self.queue_s,
+            None if drafts.ended is None else drafts.ended.after_all(self.forwards),
+            drafts.dropped,
         )
 
     def cancelled(self) -> Cancelled:

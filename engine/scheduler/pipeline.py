@@ -2,30 +2,30 @@
 
 Rows come and go between steps without emptying the pipeline. A row that joins is fed from the
 host and its neighbours from the step in flight; a row that ended is left out; what was read is
-committed. This is where a step that drafts will take its place.
+committed.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
+from engine.engine import Engine
 from engine.errors import InternalFault, RowError
 from engine.outcome import SeqId, StepOutcome
-from engine.scheduler.pace import StepPace
 from engine.scheduler.stats import Counters
 from engine.steps import Ticket
 
 logger = logging.getLogger(__name__)
 
 
-class StepEngine(Protocol):
-    """What the pipeline asks of the engine."""
+REMEMBERED_STEPS = 8
+"""Steps the estimate looks back on; the shortest of them counts, so that it errs to early."""
 
-    def submit(self, seqs: Sequence[SeqId]) -> Ticket:
-        """Dispatch one step."""
+MARGIN_S = 0.001
+"""What a thread may wake up late."""
 
-    def collect(self, ticket: Ticket) -> list[StepOutcome]:
-        """Read one step."""
+BUSY_SHARE = 0.1
+"""A read that blocked for less of its step found the device done: that step tells no length."""
 
 
 class Pipeline:
@@ -40,7 +40,7 @@ class Pipeline:
 
     def __init__(
         self,
-        engine: StepEngine,
+        engine: Engine,
         counters: Counters,
         clock: Callable[[], float],
         *,
@@ -81,7 +81,7 @@ class Pipeline:
         ticket, rows = self._ticket, self._rows
         self._ticket, self._rows = None, ()
         began_s = self._clock()
-        faults = self._submit(tuple(seqs), beside=ticket is not None) if seqs else []
+        faults = self._submit(tuple(seqs), is_ahead=ticket is not None) if seqs else []
         submitted_s = self._clock()
         outcomes = self._collect(ticket, rows) if ticket is not None else []
         self._pace.note(
@@ -92,7 +92,7 @@ class Pipeline:
         )
         return outcomes + faults
 
-    def _submit(self, seqs: tuple[SeqId, ...], *, beside: bool) -> list[StepOutcome]:
+    def _submit(self, seqs: tuple[SeqId, ...], *, is_ahead: bool) -> list[StepOutcome]:
         try:
             self._ticket = self._engine.submit(seqs)
         except Exception as error:
@@ -100,7 +100,7 @@ class Pipeline:
             return _faults(seqs, error)
         self._rows = seqs
         self._counters.decode_steps += 1
-        self._counters.lookahead_steps += beside
+        self._counters.lookahead_steps += is_ahead
         return []
 
     def _collect(self, ticket: Ticket, rows: tuple[SeqId, ...]) -> list[StepOutcome]:
@@ -109,6 +109,55 @@ class Pipeline:
         except Exception as error:
             logger.exception("a step of %d rows could not be read", len(rows))
             return _faults(rows, error)
+
+
+class StepPace:
+    """Estimates how long the device is busy with the step in flight.
+
+    The next step must be submitted before that one ends, and need not be submitted earlier: a
+    request that comes meanwhile is then prefilled right behind the step in flight, not behind two.
+    """
+
+    def __init__(self) -> None:
+        self._steps_s: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._host_s: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self._read_s: float | None = None
+
+    def note(self, *, began_s: float, submitted_s: float, read_s: float, is_steady: bool) -> None:
+        """Learn from one tick.
+
+        Args:
+            began_s: when the next step's submission began.
+            submitted_s: when it was submitted and the wait for the step before began.
+            read_s: when that one was read.
+            is_steady: whether both steps are of the same rows.
+        """
+        before_s, self._read_s = self._read_s, read_s
+        if not is_steady or before_s is None:
+            self.forget()
+            self._read_s = read_s
+            return
+        step_s = read_s - before_s
+        if read_s - submitted_s < BUSY_SHARE * step_s:
+            # The device ran dry, perhaps because the estimate was too long.
+            self.forget()
+            self._read_s = read_s
+            return
+        self._steps_s.append(step_s)
+        self._host_s.append(submitted_s - began_s)
+
+    def forget(self) -> None:
+        """Start anew: other rows take other times."""
+        self._steps_s.clear()
+        self._host_s.clear()
+        self._read_s = None
+
+    def slack_s(self, now_s: float) -> float:
+        """Seconds from now after which the next step should be submitted; 0 when not known."""
+        if self._read_s is None or len(self._steps_s) < REMEMBERED_STEPS // 2:
+            return 0.0
+        busy_until_s = self._read_s + min(self._steps_s)
+        return max(0.0, busy_until_s - 2 * max(self._host_s) - MARGIN_S - now_s)
 
 
 def _faults(seqs: Sequence[SeqId], error: Exception) -> list[StepOutcome]:

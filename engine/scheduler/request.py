@@ -10,6 +10,7 @@ from engine.prompt_cache.key import CacheUse
 from engine.scheduler.queue import Priority
 
 if TYPE_CHECKING:
+    from engine.lookup.reference import ReferenceText
     from engine.rows import RowHooks
 
 
@@ -30,4 +31,8 @@ class ScheduledRequest:
     cache: CacheUse | None = field(default_factory=CacheUse)
     """How it uses the prompt cache; None: neither looks up nor leaves anything."""
     is_speculative: bool = True
-    """False opts out of the drafts that the server makes; nothing opts in."""
+    """False opts out of the drafts that a server makes of its own accord."""
+    references: tuple[ReferenceText, ...] = ()
+    """Texts that drafts may also be copied from."""
+    keeps_unfinished: bool = False
+    """Whether the prompt cache also takes a prompt that is cancelled before its first token."""

@@ -26,17 +26,18 @@ from engine.errors import EngineClosed, EngineError, EngineUnhealthy, InternalFa
 from engine.events import Event, Failed, PrefillProgress
 from engine.finish import FinishCause
 from engine.guard import FAILURES_ALLOWED
-from engine.outcome import SeqId, StepOutcome, VerifyOutcome
+from engine.outcome import StepOutcome, VerifyOutcome
 from engine.prefill import PrefillPacer
+from engine.prompt_cache.cache import PromptCache
 from engine.scheduler.admission import WaitReason
-from engine.scheduler.intake import Intake
+from engine.scheduler.decode_loop import DecodeLoop
+from engine.scheduler.drafters import Drafters
+from engine.scheduler.entry import RowPool, Validation
 from engine.scheduler.job import Job
 from engine.scheduler.pipeline import Pipeline
-from engine.scheduler.prompt_lookup import BatchLookup
+from engine.scheduler.prefilling import Prefiller
 from engine.scheduler.queue import Priority, RequestQueue
-from engine.scheduler.reader import PromptReader
 from engine.scheduler.request import ScheduledRequest
-from engine.scheduler.rows import Rows
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import RowState, TickState
 from engine.scheduler.stats import Counters, SchedulerPhase, SchedulerStats
@@ -52,6 +53,7 @@ class BatchScheduler:
         engine: where the rows live; nobody else opens rows on it.
         settings: slots, queue, budget and preemption.
         pacer: how prompts are cut.
+        cache: one of this engine that outlives the scheduler; None: as the settings say.
         clock: seconds, monotonic.
     """
 
@@ -61,13 +63,16 @@ class BatchScheduler:
         settings: SchedulerSettings | None = None,
         *,
         pacer: PrefillPacer | None = None,
+        cache: PromptCache | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.settings = SchedulerSettings() if settings is None else settings
         self._engine = engine
         self._clock = clock
-        self._intake = Intake(engine, self.settings, clock)
-        self._doors = Rows(engine, self.settings.prompt_cache, clock)
+        self._validation = Validation(engine, self.settings, clock)
+        if cache is None and (limits := self.settings.prompt_cache) is not None:
+            cache = PromptCache(engine, limits, clock=clock)
+        self._pool = RowPool(engine, cache)
         self._queue: RequestQueue[Job] = RequestQueue(self.settings.queue_depth)
         self._rows: dict[str, Job] = {}
         """Who has a slot, in the order of admission."""
@@ -75,12 +80,14 @@ class BatchScheduler:
         self._pipeline = Pipeline(
             engine, self._counters, clock, is_pipelined=self.settings.is_pipelined
         )
-        self._lookup = BatchLookup(engine, self._pipeline, self.settings, clock)
-        self._reader = PromptReader(
-            engine, self._doors, pacer or PrefillPacer(), self._counters, clock
+        self._drafters = Drafters(engine, self.settings, clock)
+        self._decode = DecodeLoop(engine, self._pipeline, self._drafters)
+        self._pacer = pacer or PrefillPacer()
+        self._prefiller = Prefiller(
+            engine, self._pool, self._drafters, self._pacer, self._counters, clock
         )
-        self._beside: list[Grant] = []
-        """Pieces that wait for `flush`, else for the next tick."""
+        self._interleaved: list[Grant] = []
+        """Chunks that wait for `flush`, else for the next tick."""
         self._events: list[Event] = []
         self._phase = SchedulerPhase.SERVING
         self._deadline_s: float | None = None
@@ -100,7 +107,7 @@ class BatchScheduler:
         """
         try:
             self._refuse_when_closed()
-            jobs = self._intake.jobs(requests, {*self._rows, *(job.id for job in self._queue)})
+            jobs = self._validation.jobs(requests, {*self._rows, *(job.id for job in self._queue)})
             self._queue.push(*jobs, free_slots=self.settings.limits.parallel - len(self._rows))
         except EngineError:
             self._counters.refused += len(requests)
@@ -113,7 +120,8 @@ class BatchScheduler:
         job = self._queue.remove(id_) or self._rows.get(id_)
         if job is None:
             return
-        self._leave(job, keeps=job.is_decoding and job.completion_tokens > 0)
+        has_text = job.is_decoding and job.completion_tokens > 0
+        self._leave(job, keeps=has_text or job.request.keeps_unfinished)
         self._events.append(job.cancelled())
         self._counters.cancelled += 1
 
@@ -154,7 +162,7 @@ class BatchScheduler:
         self._counters.ticks += 1
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
             self._end_all(EngineClosed("the server has stopped"))
-        self._read_beside()
+        self._read_interleaved()
         try:
             state = self._state()
             plan = plan_tick(state)
@@ -171,7 +179,7 @@ class BatchScheduler:
     def flush(self) -> None:
         """Let the device go on, once a tick's events are told; may take a step and a piece long."""
         self._engine.flush()
-        self._read_beside()
+        self._read_interleaved()
 
     # -- its end
 
@@ -203,7 +211,7 @@ class BatchScheduler:
 
     def stats(self) -> SchedulerStats:
         """A snapshot for metrics and status pages."""
-        shape = self._intake.shape(len(self._rows))
+        shape = self._validation.shape(len(self._rows))
         return SchedulerStats(
             phase=self._phase,
             parallel=self.settings.limits.parallel,
@@ -215,17 +223,17 @@ class BatchScheduler:
             kv_rows=shape.rows,
             kv_positions=shape.positions,
             kv_budget_positions=self.settings.kv_budget_tokens,
-            cache=self._doors.stats(),
-            width_costs=self._lookup.width_costs,
+            cache=self._pool.stats(),
+            width_costs=self._drafters.width_costs,
         )
 
     def forget_prompts(self) -> None:
         """Empty the prompt cache; rows that run keep what they took from it."""
-        self._doors.forget()
+        self._pool.forget()
 
     def close(self) -> None:
         """Let the prompt cache write what it has to; nothing is called after this."""
-        self._doors.shut_down()
+        self._pool.shut_down()
 
     # -- internals
 
@@ -240,22 +248,20 @@ class BatchScheduler:
         rows: list[RowState] = []
         for job in list(self._rows.values()):
             with self._boundary(job):
-                rows.append(job.row_state(wants_step=self._doors.wants_step(job)))
-        beside_tokens, beside_part = self._reader.beside
-        # Without a free slot only the first that waits matters.
-        looked_at = None if len(rows) < limits.parallel else 1
-        waiting = tuple(map(self._doors.waiting_state, islice(self._queue, looked_at)))
+                rows.append(job.row_state(wants_step=self._pool.wants_step(job)))
+        looked_at = None if len(rows) < limits.parallel else 1  # without a slot, only the first
+        waiting = tuple(map(self._pool.waiting_state, islice(self._queue, looked_at)))
         return TickState(
             limits=limits,
             rows=tuple(rows),
             waiting=waiting,
-            chunk_tokens=self._reader.chunk_tokens,
-            beside_tokens=beside_tokens,
-            beside_part=beside_part,
+            chunk_tokens=self._pacer.chunk_tokens,
+            beside_tokens=self._pacer.interleaved_tokens,
+            beside_part=self._pacer.interleaved_share,
             steps_are_wide=self._engine.holds_steps,
             steps_since_piece=self._steps_since_piece,
-            budget=self._intake.budget,
-            shape=self._intake.shape(len(self._rows)),
+            budget=self._validation.budget,
+            shape=self._validation.shape(len(self._rows)),
         )
 
     def _carry_out(self, plan: TickPlan) -> None:
@@ -264,16 +270,14 @@ class BatchScheduler:
         self._counters.mixed_ticks += plan.is_mixed
         for entrant in plan.entrants:
             self._enter(entrant.waiting.id, is_long=entrant.is_long)
-        self._beside = [grant for grant in plan.prefill if grant.is_beside]
-        now = [self._read(grant) for grant in plan.prefill if not grant.is_beside]
-        decoding = [job.seq for id_ in plan.decode if (job := self._rows.get(id_)) is not None]
-        self._step([seq for seq in [*decoding, *now] if seq is not None])
+        self._interleaved = [grant for grant in plan.prefill if grant.is_interleaved]
+        joining = [self._read(grant) for grant in plan.prefill if not grant.is_interleaved]
+        decoding = [self._rows.get(id_) for id_ in plan.decode]
+        self._step([job for job in [*decoding, *joining] if job is not None])
         for id_ in plan.preempt:
             self._preempt(id_)
-        self._doors.advance()
-        self._has_work |= (
-            not plan.is_empty or bool(self._pipeline.in_flight) or self._doors.is_copying
-        )
+        is_copying = self._pool.advance()
+        self._has_work |= is_copying or not plan.is_empty or bool(self._pipeline.in_flight)
 
     def _enter(self, id_: str, *, is_long: bool) -> None:
         """Give a request of the queue its slot."""
@@ -281,42 +285,42 @@ class BatchScheduler:
         assert job is not None
         with self._boundary(job):
             busy = {other.slot for other in self._rows.values()}
-            slot = next(slot for slot in range(len(busy) + 1) if slot not in busy)
             self._rows[job.id] = job
-            seq = self._doors.open(job)
-            job.take_slot(seq, slot, cached_tokens=self._doors.cached_tokens(seq), is_long=is_long)
+            self._pool.open(job, busy, is_long=is_long)
+            self._drafters.admit(job)
             if job.started_s is None:
                 self._events.append(job.start(self._clock()))
                 self._counters.started += 1
             if job.params.max_tokens == 0:
                 self._finish(job, FinishCause.LENGTH)
 
-    def _read_beside(self) -> None:
+    def _read_interleaved(self) -> None:
         """Read what waits for the step that the last tick submitted."""
-        while self._beside:
-            self._read(self._beside.pop(0))
+        while self._interleaved:
+            self._read(self._interleaved.pop(0))
 
-    def _read(self, grant: Grant) -> SeqId | None:
-        """Read a piece of a prompt; the row, if it is to join this tick's step."""
+    def _read(self, grant: Grant) -> Job | None:
+        """Prefill a chunk of a prompt; its job, if the row is to join this tick's step."""
         job = self._rows.get(grant.id)
         if job is None:
             return None
         with self._boundary(job):
-            outcome = self._reader.read(job, grant)
+            outcome = self._prefiller.read(job, grant)
             if outcome is not None:
                 self._take(job, outcome)
-            if job.seq is not None and self._doors.wants_step(job):
-                self._lookup.admit(job)
-                return job.seq
+                if grant.is_alone:  # nothing is in flight: its first token goes out first
+                    return None
+            if job.seq is not None and self._pool.wants_step(job):
+                return job
             if job.first_s is None and outcome is None:
                 done = PrefillProgress(job.id, job.done_tokens, job.prompt_tokens)
                 self._events.append(done)
         return None
 
-    def _step(self, seqs: list[SeqId]) -> None:
-        """Submit a step of these rows and read the one before."""
+    def _step(self, stepping: list[Job]) -> None:
+        """Let the rows of these jobs take a step, and take what was read."""
         jobs = {job.seq: job for job in self._rows.values()}
-        for outcome in self._lookup.advance(seqs):
+        for outcome in self._decode.advance(stepping):
             job = jobs.get(outcome.seq)
             if job is None or job.id not in self._rows:
                 continue
@@ -332,8 +336,8 @@ class BatchScheduler:
             self._fail(job, last.error)
         elif last.finish is not None:
             self._finish(job, last.finish)
-
-    # -- internals: how requests end
+        else:
+            self._drafters.start(job)
 
     @contextmanager
     def _boundary(self, job: Job) -> Iterator[None]:
@@ -367,13 +371,9 @@ class BatchScheduler:
         seq = job.seq
         job.leave_slot()
         self._counters.completion_tokens += job.completion_tokens
-        if seq is None:
-            return
-        self._lookup.forget(seq)
-        try:
-            self._doors.close(seq, keeps=keeps)
-        except Exception:
-            logger.exception("the row of request %s could not be closed", job.id)
+        if seq is not None:
+            self._pipeline.forget(seq)
+            self._pool.close(seq, keeps=keeps, id_=job.id)
 
     def _preempt(self, id_: str) -> None:
         """Send a row back to the queue, unless it ended meanwhile."""
@@ -382,10 +382,10 @@ class BatchScheduler:
             return
         with self._boundary(job):
             assert job.seq is not None
-            suspended = self._doors.suspend(job.seq)
-            self._lookup.forget(job.seq)
+            preempted = self._pool.preempt(job.seq)
+            self._pipeline.forget(job.seq)
             del self._rows[id_]
-            job.wait_again(suspended)
+            job.wait_again(preempted)
             self._queue.push_back_in(job)
             self._counters.preemptions += 1
 

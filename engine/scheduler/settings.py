@@ -14,15 +14,18 @@ DEFAULT_LOOKUP_BATCH = 4
 
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
-    """How a server drafts. A request may opt out, and cannot opt in."""
+    """How answers are drafted by prompt lookup."""
 
-    speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    speculation: SpeculationParams | None = field(default_factory=SpeculationParams)
+    """For requests that bring none of their own and do not opt out; None: those do not draft."""
     max_batch: int = DEFAULT_LOOKUP_BATCH
     """Most active rows with which anybody drafts."""
     builds_kernels: bool = True
     """Whether a width's first forward is slow here (a GPU), so that all are run beforehand."""
     width_costs: WidthCosts | None = None
     """What verify rounds cost here, if it was measured before."""
+    measures_short: bool = True
+    """Whether costs are measured on an answer too short to use them all, for those that follow."""
 
     def __post_init__(self) -> None:
         if self.max_batch < 1:
@@ -43,7 +46,7 @@ class SchedulerSettings:
     prompt_cache: CacheLimits | None = None
     """Bounds of the prompt cache; None: there is none."""
     lookup: LookupSettings | None = None
-    """How answers are drafted from their own text; None: they are not."""
+    """How answers are drafted; None: only those whose requests bring their own settings."""
     is_pipelined: bool = True
     """False reads each step before the next is submitted (for debugging)."""
 

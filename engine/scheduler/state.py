@@ -54,6 +54,9 @@ class Limits:
     short_tokens: int = 1024
     """Prompts of at most so many tokens are never parked: on a slow or busy machine pieces are
     small, and a burst of common prompts would be read one after the other, an interval a piece."""
+    first_tokens_alone: bool = False
+    """Whether a prompt's last token is forwarded alone, in a tick of its own, as suits a front end
+    of one request: the progress before it is emitted first, and drafts may begin behind it."""
     preemption: PreemptionPolicy | None = None
     """Whom to preempt; None: nobody."""
 

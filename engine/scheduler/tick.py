@@ -46,10 +46,12 @@ class Grant:
     """Most tokens of the piece."""
     is_parked: bool = False
     """Whether it is a parked prefill's."""
-    is_beside: bool = False
+    is_interleaved: bool = False
     """Whether it is that and rows decode: smaller, and read once the tick's events are told."""
     draws: bool = False
     """Whether the prompt's last token is forwarded alone at once, not by the step it joins."""
+    is_alone: bool = False
+    """Whether that last token is a grant of its own (`Limits.first_tokens_alone`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,9 @@ def _parked_grants(
     if decoding and state.beside_tokens is not None:
         most = min(most, state.beside_tokens)
     return [
-        Grant(id_, min(left, most or left), is_parked=True, is_beside=decoding)
+        replace(
+            _grant(state, id_, min(left, most or left)), is_parked=True, is_interleaved=decoding
+        )
         for id_, left in long
     ]
 
@@ -173,7 +177,9 @@ def _interval(state: TickState, *, decoding: bool) -> int:
 
 
 def _grant(state: TickState, id_: str, left: int) -> Grant:
-    return Grant(id_, min(left, state.chunk_tokens or left))
+    is_alone = state.limits.first_tokens_alone
+    tokens = min(left, state.chunk_tokens or left)
+    return Grant(id_, tokens, draws=is_alone, is_alone=is_alone)
 
 
 def _leaving(state: TickState, admission: Admission) -> tuple[str, ...]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from statistics import median
 
 from engine.engine import Engine
+from engine.errors import InvalidParams
+from engine.events import Delta, Done, PrefillProgress, Started
 from engine.lookup.warm_up import every_width, time_widths
 from engine.lookup.widths import WidthCosts
 from engine.models.progress import Progress
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from engine.prefill import plan_prefill
-from engine.session import Answer
 from mlxcel_cli.answers import ModelRequest
 from mlxcel_cli.bench.results import PLAIN, VARIANTS, Setup, VariantRun, WidthTable
 from mlxcel_cli.bench.tasks import TASKS, Task
@@ -127,25 +128,29 @@ def run_variant(
         EngineError: the model or the context is not eligible, or a forward failed.
     """
     started = time.perf_counter()
-    answer = answer_task(ready, task, variant, tokens=tokens, max_draft=max_draft)
+    text, done = answer_task(ready, task, variant, tokens=tokens, max_draft=max_draft)
     whole_s = time.perf_counter() - started
     return VariantRun(
         task=task.name,
         variant=variant,
         repetition=repetition,
         copies=task.copies,
-        tokens=answer.usage.completion_tokens,
-        per_second=answer.timings.predicted_per_second,
-        whole_per_second=answer.usage.completion_tokens / whole_s,
-        text=answer.text,
-        lookup=answer.lookup,
+        tokens=done.usage.completion_tokens,
+        per_second=done.timings.predicted_per_second,
+        whole_per_second=done.usage.completion_tokens / whole_s,
+        text=text,
+        lookup=done.lookup,
     )
 
 
 def answer_task(
     ready: ReadyModel, task: Task, variant: str, *, tokens: int, max_draft: int
-) -> Answer:
-    """A task's answer; the text is the same for every variant."""
+) -> tuple[str, Done]:
+    """A task's answer and how it ended; the text is the same for every variant.
+
+    Raises:
+        EngineError: the model or the context is not eligible, or a forward failed.
+    """
     speculation = None
     if variant != PLAIN:
         speculation = SpeculationParams(max_draft=max_draft, policy=LookupPolicy(variant))
@@ -155,8 +160,18 @@ def answer_task(
         max_tokens=tokens,
         speculation=speculation,
     )
-    *_, answer = ready.session.generate(params)
-    return answer  # type: ignore[return-value]  # the last event always is
+    text = ""
+    for event in ready.session.generate(params):
+        match event:
+            case Started(lookup_refused=reason) if reason is not None:
+                raise InvalidParams("prompt_lookup", reason.problem)
+            case Delta():
+                text += event.text
+            case Done():
+                return text, event
+            case Started() | PrefillProgress():
+                pass
+    raise AssertionError("an answer ends with Done")
 
 
 def turned(variants: tuple[str, ...], by: int) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.engine import Engine
-from engine.errors import InvalidParams, UnsupportedModel
+from engine.errors import UnsupportedModel
+from engine.events import Started
 from engine.lookup.widths import WidthCosts
 from engine.models.cpu_forms import stock_forms
 from engine.models.load import LoadedModel
@@ -69,11 +70,7 @@ def lookup_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...
         VariantUnfit: the family is not eligible.
     """
     speculation = SpeculationParams(policy=LookupPolicy.FIXED)
-    params = replace(request.params, speculation=speculation)
-    try:
-        return _session_tokens(loaded, request, params)
-    except InvalidParams as error:
-        raise VariantUnfit(str(error)) from error
+    return _session_tokens(loaded, request, replace(request.params, speculation=speculation))
 
 
 def batch_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
@@ -190,8 +187,9 @@ def _session_tokens(
         # Drafts are made whatever they cost, so nothing has to be measured.
         width_costs=WidthCosts((1.0,) * (draft + 1)),
     )
-    for _ in session.generate(params):
-        pass
+    for event in session.generate(params):
+        if isinstance(event, Started) and event.lookup_refused is not None:
+            raise VariantUnfit(event.lookup_refused.sentence)
     return engine.answer_to(SeqId(0))
 
 

@@ -93,7 +93,7 @@ class ModelHost:
         pacer = PrefillPacer(fixed_tokens=self._chunk_tokens)
         if self._settings.warmup:
             self._warm_up(ready, pacer)
-            keep_costs(kept, ready.session.width_costs)
+            keep_costs(kept, ready.width_costs)
         model = ServedModel(
             facts=loaded.facts,
             tokenizer=loaded.tokenizer,
@@ -135,7 +135,7 @@ class ModelHost:
             speculation,
             max_batch=self._settings.prompt_lookup_max_batch,
             builds_kernels=ready.device != "cpu",
-            width_costs=ready.session.width_costs,
+            width_costs=ready.width_costs,
         )
 
     def _kv_budget(self, ready: ReadyModel) -> int | None:
@@ -169,5 +169,5 @@ class ModelHost:
         while not scheduler.idle:
             scheduler.tick()
         # Each load measures once, and its session keeps what was measured.
-        ready.session.width_costs = scheduler.stats().width_costs
+        ready.width_costs = scheduler.stats().width_costs
         scheduler.close()

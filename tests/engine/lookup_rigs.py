@@ -1,19 +1,25 @@
 """Rows decoded with drafters on tiny engines, the length law checked after every round."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from engine.engine import Engine
 from engine.finish import FinishCause
-from engine.lookup.drafter import Drafter, PromptLookup
+from engine.lookup.drafter import PromptLookup
 from engine.lookup.governor import FixedGovernor, Governor
 from engine.lookup.reference import ReferenceText
-from engine.lookup.rounds import Rounds
 from engine.lookup.stats import LookupStats
 from engine.outcome import SeqId, StepOutcome
 from engine.params import SequenceParams, SpeculationParams
+from engine.scheduler.decode_loop import DecodeLoop
+from engine.scheduler.drafters import Drafters
+from engine.scheduler.job import Job
+from engine.scheduler.pipeline import Pipeline
+from engine.scheduler.request import ScheduledRequest
+from engine.scheduler.settings import SchedulerSettings
+from engine.scheduler.stats import Counters
 from tests.engine.inside import row_of, storage_of
 from tests.engine.proofs.schedules import Request, near_tie
 from tests.engine.rigs import prefill
@@ -27,7 +33,7 @@ class Written:
 
     tokens: list[int] = field(default_factory=list)
     last: StepOutcome | None = None
-    dropped: Exception | None = None
+    dropped: str | None = None
     held_at_end: int = 0
 
     @property
@@ -40,7 +46,7 @@ class Scripted:
     """A drafter that proposes what ``propose`` says of the answer so far, within its room."""
 
     def __init__(self, propose: Any) -> None:
-        self.propose = propose
+        self.script = propose
         self.seen: list[int] = []
         self.accepted: list[int] = []
 
@@ -49,22 +55,65 @@ class Scripted:
     def start(self, prompt: Sequence[int], first_token: int) -> None:
         self.seen = [first_token]
 
-    def ask(self, current: int, block_size: int) -> tuple[int, ...]:
+    def propose(self, current: int, block_size: int, others: int = 0) -> tuple[int, ...]:
         assert self.seen[-1] == current
-        return tuple(self.propose(self.seen, block_size))
+        return tuple(self.script(self.seen, block_size))
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        self.seen += tokens
+    def prepare(self, limit_tokens: int | None) -> bool:
+        return True
+
+    def catch_up(self, generated: Sequence[int]) -> None:
+        self.seen += generated[len(self.seen) :]
 
     def accept(self, draft: Sequence[int], accepted: int, emitted: Sequence[int]) -> None:
         self.accepted.append(accepted)
         self.seen += emitted
 
-    def retract(self, draft: Sequence[int]) -> None:
+    def discard(self, draft: Sequence[int]) -> None:
         pass
 
     def pipelines_plain_rounds(self) -> bool:
         return False
+
+
+class OneRow:
+    """The decode loop of a single row that was opened elsewhere, with a drafter of the test's."""
+
+    def __init__(
+        self, engine: Any, seq: SeqId, *, drafter: Any, max_draft: int = 7, pipelined: bool = True
+    ) -> None:
+        self._engine = engine
+        pipeline = Pipeline(engine, Counters(), lambda: 0.0, is_pipelined=pipelined)
+        drafters = Drafters(engine, SchedulerSettings(), lambda: 0.0)
+        self._loop = DecodeLoop(engine, pipeline, drafters)
+        params = SequenceParams((0,))
+        request = ScheduledRequest("row", params)
+        self._job = Job(request, params, bound=99, growth_tokens=None, now_s=0.0)
+        self._job.seq, self._job.first_s = seq, 0.0
+        if drafter is not None:
+            self._job.drafts.speculation = SpeculationParams(max_draft=max_draft)
+            self._job.drafts.drafter = drafter
+
+    def run(self) -> Iterator[StepOutcome]:
+        """Every step's outcome, up to the one that ends the row."""
+        job = self._job
+        while True:
+            assert job.seq is not None
+            can_step = self._engine.wants_step(job.seq)
+            for outcome in self._loop.advance([job] if can_step else []):
+                job.note(outcome, 0.0)
+                steps = (outcome,) if isinstance(outcome, StepOutcome) else outcome.steps
+                yield from steps
+                if steps[-1].is_final:
+                    return
+
+    @property
+    def dropped(self) -> str | None:
+        return self._job.drafts.dropped
+
+    @property
+    def forwards(self) -> int:
+        return self._job.forwards
 
 
 def oracle(answer: Sequence[int], rng: Random, *, vocab: int) -> Scripted:
@@ -92,7 +141,7 @@ def lookup(
 def decode(
     engine: Engine,
     params: SequenceParams,
-    drafter: Drafter | None = None,
+    drafter: Any = None,
     *,
     max_draft: int = 7,
     text: Any = None,
@@ -106,7 +155,7 @@ def decode(
     if not first.is_final:
         if drafter is not None:
             drafter.start(params.prompt_ids, engine.last_token(seq))
-        rounds = Rounds(engine, seq, drafter=drafter, max_draft=max_draft)
+        rounds = OneRow(engine, seq, drafter=drafter, max_draft=max_draft)
         for outcome in rounds.run():
             take(written, outcome)
             assert_length_law(engine, seq)

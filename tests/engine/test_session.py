@@ -5,13 +5,15 @@ import pytest
 
 from engine import guard
 from engine.errors import ContextOverflow, EvalFailed, InvalidParams
+from engine.events import PrefillProgress, Started
 from engine.finish import FinishCause
 from engine.outcome import Usage
 from engine.params import LoopRule, SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
-from engine.session import Answer, PrefillProgress, Session, SessionEvent, TextDelta
+from engine.session import ID, Session, SessionEvent
 from tests.engine.inside import inner_model, put_model, rows_of, storage_of
 from tests.engine.rigs import Watched, cycle_engine, tiny_engine
+from tests.engine.session_rigs import deltas_of, progress_of, said
 
 A = ord("a")
 
@@ -28,32 +30,22 @@ def ask(engine, text: str = "a", *, stops=(), session: Session | None = None, **
     return list(session.generate(SequenceParams(tuple(text.encode()), **params), stops=stops))
 
 
-def answer_of(events: list[SessionEvent]) -> Answer:
-    """The last event; the deltas joined are its text."""
-    *before, answer = events
-    assert isinstance(answer, Answer)
-    assert not any(isinstance(event, Answer) for event in before)
-    deltas = [event for event in before if isinstance(event, TextDelta)]
-    assert "".join(delta.text for delta in deltas) == answer.text
-    assert all(delta.text for delta in deltas)
-    return answer
-
-
 # -- events and text
 
 
 def test_an_answer_is_progress_then_text_then_the_end(engine):
     events = ask(engine, "uvwxyzabcd", max_tokens=3)
-    assert events[:3] == [PrefillProgress(4, 10), PrefillProgress(8, 10), PrefillProgress(9, 10)]
-    assert events[3:6] == [TextDelta("e", 1), TextDelta("f", 2), TextDelta("g", 3)]
-    answer = answer_of(events)
+    assert isinstance(events[0], Started)
+    assert events[1:4] == [PrefillProgress(ID, done, 10) for done in (4, 8, 9)]
+    assert deltas_of(events[4:7]) == [("e", 1), ("f", 2), ("g", 3)]
+    answer = said(events)
     assert (answer.text, answer.finish) == ("efg", FinishCause.LENGTH)
     assert answer.usage == Usage(prompt_tokens=10, completion_tokens=3)
     assert answer.stop_match is None
 
 
 def test_a_prompt_of_one_token_has_no_progress_to_tell(engine):
-    assert ask(engine, max_tokens=1)[0] == TextDelta("b", 1)
+    assert deltas_of(ask(engine, max_tokens=1)[1:2]) == [("b", 1)]
 
 
 def test_pieces_follow_the_measured_speed(engine):
@@ -61,23 +53,23 @@ def test_pieces_follow_the_measured_speed(engine):
     # Each reading of the clock is a second later: 4 tokens a second are 16 a piece at least.
     session = Session(engine, pacer=PrefillPacer(None, first_tokens=64), clock=lambda: next(ticks))
     events = ask(engine, "a" * 200, session=session, max_tokens=1)
-    steps = [event.done_tokens for event in events if isinstance(event, PrefillProgress)]
+    steps = progress_of(events)
     assert steps[0] == 64
     assert steps[-1] == 199
 
 
 def test_an_end_token_ends_the_answer_and_is_not_in_it(engine):
-    answer = answer_of(ask(engine, stop_ids=frozenset({A + 4})))
+    answer = said(ask(engine, stop_ids=frozenset({A + 4})))
     assert (answer.text, answer.finish) == ("bcd", FinishCause.EOS)
     assert answer.usage.completion_tokens == 3
 
 
 def test_an_end_token_at_once_is_an_empty_answer(engine):
     events = ask(engine, stop_ids=frozenset({A + 1}))
-    answer = answer_of(events)
+    answer = said(events)
     assert (answer.text, answer.finish) == ("", FinishCause.EOS)
     assert answer.usage.completion_tokens == 0
-    assert len(events) == 1
+    assert len(events) == 2, "its start and its end"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +86,7 @@ def test_an_end_token_at_once_is_an_empty_answer(engine):
 )
 def test_a_stop_string_ends_the_answer_and_is_never_sent(engine, stops, text, match):
     # mlx-knife#68, sglang#11446, llama.cpp#13780
-    answer = answer_of(ask(engine, stops=stops, max_tokens=20))
+    answer = said(ask(engine, stops=stops, max_tokens=20))
     assert (answer.text, answer.finish, answer.stop_match) == (
         text,
         FinishCause.STOP_SEQUENCE,
@@ -117,12 +109,12 @@ def test_a_stop_string_cuts_off_exactly_the_append_in_flight(engine, monkeypatch
 
 
 def test_a_stop_string_on_the_last_allowed_token_is_a_stop(engine):
-    answer = answer_of(ask(engine, stops=["cd"], max_tokens=3))
+    answer = said(ask(engine, stops=["cd"], max_tokens=3))
     assert (answer.text, answer.finish) == ("b", FinishCause.STOP_SEQUENCE)
 
 
 def test_a_beginning_of_a_stop_string_is_shown_when_the_answer_ends_there(engine):
-    answer = answer_of(ask(engine, stops=["cdx"], max_tokens=3))
+    answer = said(ask(engine, stops=["cdx"], max_tokens=3))
     assert (answer.text, answer.finish, answer.stop_match) == ("bcd", FinishCause.LENGTH, None)
 
 
@@ -134,18 +126,18 @@ def test_a_character_that_spans_tokens_comes_whole(tokenizer):
         head[:, byte] = 0.0
         head[then, byte] = 8.0
     events = ask(engine, "a", max_tokens=7)
-    assert [event.text for event in events if isinstance(event, TextDelta)] == ["é", "😀", "z"]
+    assert [text for text, _ in deltas_of(events)] == ["é", "😀", "z"]
     cut = ask(engine, "a", max_tokens=4)
-    assert answer_of(cut).text == "é\N{REPLACEMENT CHARACTER}"
+    assert said(cut).text == "é\N{REPLACEMENT CHARACTER}"
 
 
 def test_broken_bytes_are_shown_as_the_tokenizer_shows_them(engine, tokenizer):
-    answer = answer_of(list(Session(engine).generate(SequenceParams((0xC2,), max_tokens=2))))
+    answer = said(list(Session(engine).generate(SequenceParams((0xC2,), max_tokens=2))))
     assert answer.text == tokenizer.decode([0xC3, 0xC4])
 
 
 def test_special_tokens_are_counted_and_not_shown(engine):
-    answer = answer_of(list(Session(engine).generate(SequenceParams((255,), max_tokens=5))))
+    answer = said(list(Session(engine).generate(SequenceParams((255,), max_tokens=5))))
     assert answer.usage.completion_tokens == 5
     assert answer.text == "\0\1"
 
@@ -157,8 +149,8 @@ def test_no_token_asked_is_no_forward_and_an_empty_answer(engine):
     # mlx-lm#1689, #1708
     watched = Watched(engine)
     events = ask(engine, max_tokens=0)
-    answer = answer_of(events)
-    assert len(events) == 1
+    answer = said(events)
+    assert len(events) == 2, "its start and its end"
     assert (answer.text, answer.finish) == ("", FinishCause.LENGTH)
     assert answer.usage == Usage(1, 0)
     assert answer.timings.prompt_n == 0
@@ -167,20 +159,20 @@ def test_no_token_asked_is_no_forward_and_an_empty_answer(engine):
 
 def test_one_token_asked_is_one_token(engine):
     watched = Watched(engine)
-    answer = answer_of(ask(engine, max_tokens=1))
+    answer = said(ask(engine, max_tokens=1))
     assert (answer.text, answer.usage.completion_tokens) == ("b", 1)
     assert watched.calls == 1
 
 
 def test_the_context_ends_an_answer_without_a_budget(tokenizer):
     engine = cycle_engine(vocab=259, context=8, tokenizer=tokenizer)
-    answer = answer_of(ask(engine, "abc"))
+    answer = said(ask(engine, "abc"))
     assert (answer.text, answer.finish) == ("defg", FinishCause.CONTEXT_EXHAUSTED)
 
 
 def test_a_loop_ends_an_answer(tokenizer):
     engine = cycle_engine(vocab=259, period=2, tokenizer=tokenizer)
-    answer = answer_of(ask(engine, loop=LoopRule(max_pattern=4, min_count=3)))
+    answer = said(ask(engine, loop=LoopRule(max_pattern=4, min_count=3)))
     assert answer.finish is FinishCause.REPETITION_LOOP
     assert answer.usage.completion_tokens == 6
     assert answer.text == "\0\1\0\1\0"
@@ -188,17 +180,17 @@ def test_a_loop_ends_an_answer(tokenizer):
 
 def test_ignored_end_tokens_are_never_drawn(tokenizer):
     engine = cycle_engine(vocab=259, eos=[A + 3], tokenizer=tokenizer)
-    assert answer_of(ask(engine)).text == "bc"
-    answer = answer_of(ask(engine, ignore_eos=True, max_tokens=6))
+    assert said(ask(engine)).text == "bc"
+    answer = said(ask(engine, ignore_eos=True, max_tokens=6))
     assert answer.finish is FinishCause.LENGTH
     assert "d" not in answer.text
 
 
 def test_no_end_token_comes_before_the_least_number_of_tokens(tokenizer):
     engine = cycle_engine(vocab=259, eos=[A + 3], tokenizer=tokenizer)
-    answer = answer_of(ask(engine, min_tokens=2, max_tokens=9))
+    answer = said(ask(engine, min_tokens=2, max_tokens=9))
     assert (answer.text, answer.finish) == ("bc", FinishCause.EOS)
-    answer = answer_of(ask(engine, min_tokens=3, max_tokens=9))
+    answer = said(ask(engine, min_tokens=3, max_tokens=9))
     assert len(answer.text) >= 3
     assert "d" not in answer.text[:3]
 
@@ -207,7 +199,7 @@ def test_stepping_without_a_pipeline_writes_the_same(tokenizer):
     engine = tiny_engine(tokenizer=tokenizer)
     for sampling in (SamplingParams(), SamplingParams(temperature=1, seed=5)):
         texts = {
-            answer_of(
+            said(
                 ask(
                     engine,
                     session=Session(engine, pipelined=piped),
@@ -225,15 +217,15 @@ def test_stepping_without_a_pipeline_writes_the_same(tokenizer):
 
 def test_the_seed_is_told_and_replays_the_answer(tokenizer):
     engine = tiny_engine(tokenizer=tokenizer)
-    first = answer_of(ask(engine, sampling=SamplingParams(temperature=1), max_tokens=20))
+    first = said(ask(engine, sampling=SamplingParams(temperature=1), max_tokens=20))
     again = SamplingParams(temperature=1, seed=first.seed)
-    assert answer_of(ask(engine, sampling=again, max_tokens=20)).text == first.text
+    assert said(ask(engine, sampling=again, max_tokens=20)).text == first.text
 
 
 def test_zero_is_a_seed(tokenizer):
     engine = tiny_engine(tokenizer=tokenizer)
     zero = SamplingParams(temperature=1, seed=0)
-    answers = [answer_of(ask(engine, sampling=zero, max_tokens=20)) for _ in range(2)]
+    answers = [said(ask(engine, sampling=zero, max_tokens=20)) for _ in range(2)]
     assert [answer.seed for answer in answers] == [0, 0]
     assert answers[0].text == answers[1].text
 
@@ -241,7 +233,7 @@ def test_zero_is_a_seed(tokenizer):
 def test_without_a_seed_answers_differ(tokenizer):
     engine = tiny_engine(tokenizer=tokenizer)
     texts = {
-        answer_of(ask(engine, sampling=SamplingParams(temperature=1), max_tokens=20)).text
+        said(ask(engine, sampling=SamplingParams(temperature=1), max_tokens=20)).text
         for _ in range(5)
     }
     assert len(texts) == 5
@@ -264,7 +256,7 @@ def test_closing_an_answer_at_any_point_frees_its_row(family, pipelined, tokeniz
         assert [type(event) for event in seen] == [type(event) for event in whole[:events]]
         assert storage_of(engine).arrays() == []
         assert rows_of(engine) == {}
-    assert list(session.generate(params))[:-1] == whole[:-1]
+    assert deltas_of(session.generate(params)) == deltas_of(whole)
 
 
 def test_a_failing_forward_is_raised_after_the_text_before_it(engine):
@@ -273,10 +265,10 @@ def test_a_failing_forward_is_raised_after_the_text_before_it(engine):
     events: list[SessionEvent] = []
     with pytest.raises(EvalFailed, match="the device fell over"):
         collect_into(events, Session(engine).generate(SequenceParams((A,))))
-    assert events == [TextDelta("b", 1), TextDelta("c", 2), TextDelta("d", 3)]
+    assert deltas_of(events) == [("b", 1), ("c", 2), ("d", 3)]
     assert storage_of(engine).arrays() == []
     watched.fails_in = lambda call: False
-    assert answer_of(ask(engine, max_tokens=2)).text == "bc"
+    assert said(ask(engine, max_tokens=2)).text == "bc"
 
 
 @pytest.mark.parametrize("failing", range(1, 9))
@@ -304,7 +296,7 @@ def test_a_failing_read_is_raised_and_the_row_freed(engine, monkeypatch):
         with pytest.raises(EvalFailed, match="lost the device"):
             collect_into(events, running)
     assert storage_of(engine).arrays() == []
-    assert answer_of(ask(engine, max_tokens=2)).text == "bc"
+    assert said(ask(engine, max_tokens=2)).text == "bc"
 
 
 def test_a_request_that_cannot_be_is_refused_before_anything_happens(engine):
@@ -349,7 +341,7 @@ def clock(engine, monkeypatch) -> Clock:
 
 def test_the_rate_counts_from_the_first_token_and_not_that_token(engine, clock):
     session = Session(engine, pacer=PrefillPacer(4), pipelined=False, clock=clock)
-    timings = answer_of(ask(engine, "abcdefghi", session=session, max_tokens=5)).timings
+    timings = said(ask(engine, "abcdefghi", session=session, max_tokens=5)).timings
     # Two pieces of four tokens and the last token alone.
     assert (timings.prompt_n, timings.prompt_s, timings.ttft_s) == (9, 3.0, 3.0)
     assert (timings.predicted_n, timings.predicted_s) == (5, 4.0)
@@ -360,18 +352,18 @@ def test_the_rate_counts_from_the_first_token_and_not_that_token(engine, clock):
 
 def test_the_step_that_finds_the_end_token_is_no_part_of_the_rate(engine, clock):
     session = Session(engine, pipelined=False, clock=clock)
-    answer = answer_of(ask(engine, session=session, stop_ids=frozenset({A + 4})))
+    answer = said(ask(engine, session=session, stop_ids=frozenset({A + 4})))
     assert answer.text == "bcd"
     assert (answer.timings.predicted_n, answer.timings.predicted_s) == (3, 2.0)
     assert answer.timings.predicted_per_second == 1.0
 
 
 def test_one_token_has_no_rate(engine, clock):
-    timings = answer_of(ask(engine, session=Session(engine, clock=clock), max_tokens=1)).timings
+    timings = said(ask(engine, session=Session(engine, clock=clock), max_tokens=1)).timings
     assert (timings.predicted_n, timings.predicted_s, timings.predicted_per_second) == (1, 0, 0)
 
 
 def test_an_end_token_at_once_still_tells_how_long_it_took(engine, clock):
     session = Session(engine, clock=clock)
-    timings = answer_of(ask(engine, session=session, stop_ids=frozenset({A + 1}))).timings
+    timings = said(ask(engine, session=session, stop_ids=frozenset({A + 1}))).timings
     assert (timings.ttft_s, timings.predicted_n, timings.predicted_s) == (1.0, 0, 0.0)

@@ -4,7 +4,7 @@ import pytest
 
 from engine.engine import Engine
 from engine.errors import EvalFailed, InvalidParams
-from engine.lookup.eligibility import Refusal, refusal, server_refusal
+from engine.lookup.eligibility import Refusal, refusal
 from engine.params import SamplingParams, SequenceParams
 from tests.engine.inside import row_of, storage_of
 from tests.engine.proofs.schedules import OddTokens
@@ -82,23 +82,22 @@ def facts(engine, sampling=None, hooks=None, max_draft=7):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "alone", "in_a_batch"),
+    ("sampling", "reason"),
     [
-        ({}, None, None),
-        ({"temperature": 0.8, "repetition_penalty": 1.2}, None, None),
-        ({"logprobs": 2}, None, Refusal.LOGPROBS),
-        ({"dynatemp_range": 0.5, "temperature": 1}, None, Refusal.EXTENDED_CHAIN),
-        ({"mirostat": 2}, Refusal.SAMPLER_FEEDBACK, Refusal.EXTENDED_CHAIN),
+        ({}, None),
+        ({"temperature": 0.8, "repetition_penalty": 1.2}, None),
+        ({"logprobs": 2}, None),
+        ({"dynatemp_range": 0.5, "temperature": 1}, None),
+        ({"mirostat": 2}, Refusal.SAMPLER_FEEDBACK),
     ],
     ids=str,
 )
-def test_what_a_request_asks_decides(sampling, alone, in_a_batch):
-    known = facts(cycle_engine(), SamplingParams(**sampling))
-    assert (refusal(known), server_refusal(known)) == (alone, in_a_batch)
+def test_what_a_request_asks_decides(sampling, reason):
+    assert refusal(facts(cycle_engine(), SamplingParams(**sampling))) == reason
 
 
 def test_a_mask_is_told():
-    assert server_refusal(facts(cycle_engine(), hooks=OddTokens())) is Refusal.STRUCTURED_OUTPUT
+    assert refusal(facts(cycle_engine(), hooks=OddTokens())) is Refusal.STRUCTURED_OUTPUT
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,19 @@
 """A conversation reads only what is new, and writes what a cold run writes."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from engine.errors import ContextOverflow, EvalFailed
+from engine.events import Delta, PrefillProgress
 from engine.params import SamplingParams, SequenceParams, SpeculationParams
 from engine.prefill import PrefillPacer
 from engine.prompt_cache.cache import PromptCache
 from engine.prompt_cache.limits import CONVERSATION
-from engine.session import Answer, Session, TextDelta
+from engine.session import Session
 from tests.engine.rigs import Watched, cycle_engine
+from tests.engine.session_rigs import Said, said
 from tests.engine.transfer_rigs import KINDS, engine_of
 
 GLUE = (5, 6, 7)
@@ -34,14 +37,14 @@ class Chat:
         engine.tokenizer = self.tokenizer
         return engine
 
-    def ask(self, ids, *, written: int = 9, sampling=SAMPLED) -> tuple[Answer, tuple[int, ...]]:
+    def ask(self, ids, *, written: int = 9, sampling=SAMPLED) -> tuple[Said, tuple[int, ...]]:
         """The answer, and the ids of prompt and answer."""
         params = SequenceParams(tuple(ids), sampling=sampling, max_tokens=written)
         kept = Keeper(self.cache)
-        events = list(self.session.generate(params, cache=kept))
-        cold = list(Session(self.fresh(), pacer=PrefillPacer(8)).generate(params))
-        assert events[-1].text == cold[-1].text
-        return events[-1], kept.ids
+        answer = said(self.session.generate(params, cache=kept))
+        cold = said(Session(self.fresh(), pacer=PrefillPacer(8)).generate(params))
+        assert answer.text == cold.text
+        return answer, kept.ids
 
     def stop_after(self, ids, tokens: int) -> tuple[int, ...]:
         """Break the answer off; the ids of prompt and answer so far."""
@@ -49,7 +52,7 @@ class Chat:
         kept = Keeper(self.cache)
         events = self.session.generate(params, cache=kept)
         for event in events:
-            if isinstance(event, TextDelta) and event.tokens >= tokens:
+            if isinstance(event, Delta) and event.completion_tokens >= tokens:
                 break
         events.close()
         return kept.ids
@@ -60,9 +63,9 @@ class Keeper:
 
     def __init__(self, cache: PromptCache) -> None:
         self._cache = cache
-        self.open = cache.open
-        self.at_piece = cache.at_piece
-        self.settle = cache.settle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cache, name)
 
     def close(self, seq, *, keeps: bool) -> None:
         self.ids = self._cache._engine.ids(seq)
@@ -135,7 +138,9 @@ def test_a_prompt_broken_off_is_not_read_twice(kind, tokenizer):
     chat = Chat(kind, tokenizer)
     params = SequenceParams(prompt(40), max_tokens=4)
     events = chat.session.generate(params, cache=chat.cache)
-    next(events)
+    for event in events:
+        if isinstance(event, PrefillProgress):
+            break
     events.close()
     answer, _ = chat.ask(prompt(40))
     assert answer.usage.cached_tokens == 8
@@ -190,9 +195,7 @@ def test_of_a_draft_that_ends_the_answer_only_what_was_written_is_kept(written, 
     cache = PromptCache(engine, CONVERSATION)
     ids = tuple(range(16)) * 3
     params = SequenceParams(ids, max_tokens=written, speculation=SpeculationParams())
-    events = list(Session(engine, pacer=PrefillPacer(16)).generate(params, cache=cache))
-    answer = events[-1]
-    assert isinstance(answer, Answer)
+    answer = said(Session(engine, pacer=PrefillPacer(16)).generate(params, cache=cache))
     assert answer.usage.completion_tokens == written
     if written > 8:
         assert answer.timings.draft_n_accepted > 0

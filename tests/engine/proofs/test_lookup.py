@@ -3,17 +3,17 @@
 import pytest
 
 from engine import guard
-from engine.errors import DrafterOutOfStep, EvalFailed, NonFiniteLogits, RewindFailed
+from engine.errors import EvalFailed, NonFiniteLogits, RewindFailed
 from engine.finish import FinishCause
 from engine.lookup.auto_governor import governor_for
 from engine.lookup.reference import ReferenceText
-from engine.lookup.rounds import Rounds
 from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SequenceParams, SpeculationParams
 from engine.text.row_text import RowText
 from tests.engine.inside import row_of, storage_of
 from tests.engine.lookup_rigs import (
     SPECULATION,
+    OneRow,
     Scripted,
     decode,
     lookup,
@@ -103,9 +103,9 @@ def test_a_drafter_ahead_of_its_row_is_dropped_and_seen():
     drafter = lookup()
     drafter.start(CYCLE, engine.last_token(seq))
     drafter.observe((5,))
-    rounds = Rounds(engine, seq, drafter=drafter, max_draft=7)
+    rounds = OneRow(engine, seq, drafter=drafter, max_draft=7)
     assert [o.token for o in rounds.run()] == [(2 + i) % PERIOD for i in range(19)]
-    assert isinstance(rounds.dropped, DrafterOutOfStep)
+    assert "knows 2 tokens of an answer of 1" in str(rounds.dropped)
 
 
 # -- the end of an answer inside an accepted block
@@ -222,7 +222,7 @@ def test_closing_at_every_point_leaves_an_engine_in_order():
         prefill(engine, seq)
         drafter = lookup()
         drafter.start(CYCLE, engine.last_token(seq))
-        rounds = Rounds(engine, seq, drafter=drafter, max_draft=7).run()
+        rounds = OneRow(engine, seq, drafter=drafter, max_draft=7).run()
         for _, _outcome in zip(range(stop_after), rounds, strict=False):
             assert_length_law(engine, [seq])
         rounds.close()
@@ -244,7 +244,7 @@ def reads_before_the_next_forward(engine, monkeypatch, *, pipelined: bool) -> in
     watched.log.clear()
     drafter = lookup()
     drafter.start(params.prompt_ids, engine.last_token(seq))
-    rounds = Rounds(engine, seq, drafter=drafter, max_draft=7, pipelined=pipelined)
+    rounds = OneRow(engine, seq, drafter=drafter, max_draft=7, pipelined=pipelined)
     assert len(list(rounds.run())) == 59
     engine.close(seq)
     log = watched.log

@@ -2,14 +2,16 @@
 
 import pytest
 
-from engine.errors import InvalidParams
+from engine.events import Started
 from engine.finish import FinishCause
+from engine.lookup.eligibility import Refusal
 from engine.lookup.reference import ReferenceText
 from engine.lookup.widths import WidthCosts
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
-from engine.session import Answer, Session
+from engine.session import Session
 from tests.engine.inside import rows_of
 from tests.engine.rigs import Watched, cycle_engine, tiny_engine
+from tests.engine.session_rigs import Said, said
 
 PROMPT = tuple(b"abcdefghabc")
 AUTO = SpeculationParams()
@@ -23,11 +25,9 @@ def engine(tokenizer):
     return cycle_engine(vocab=259, period=24, tokenizer=tokenizer)
 
 
-def answer(session: Session, prompt=PROMPT, *, references=(), speculation=AUTO, **params) -> Answer:
+def answer(session: Session, prompt=PROMPT, *, references=(), speculation=AUTO, **params) -> Said:
     asked = SequenceParams(tuple(prompt), speculation=speculation, **params)
-    *_, last = session.generate(asked, references=references)
-    assert isinstance(last, Answer)
-    return last
+    return said(session.generate(asked, references=references))
 
 
 def test_counts_are_told_with_the_answer(engine):
@@ -71,19 +71,22 @@ def test_drafts_may_come_from_a_reference(engine):
 
 
 def test_mirostat_is_refused_by_name(engine):
-    with pytest.raises(InvalidParams, match=r"prompt_lookup: is not possible here: .*mirostat"):
-        answer(Session(engine), sampling=SamplingParams(mirostat=2))
+    told = answer(Session(engine), sampling=SamplingParams(mirostat=2), max_tokens=3)
+    assert told.lookup_refused is Refusal.SAMPLER_FEEDBACK
+    assert "--mirostat" in told.lookup_refused.sentence
+    assert (told.usage.completion_tokens, told.lookup) == (3, None)
 
 
-def test_a_hybrid_model_is_refused_by_name_before_a_forward(tokenizer):
+def test_a_hybrid_model_is_refused_by_name_and_decodes_plainly(tokenizer):
     # mlx-lm#1446: such rows cannot drop rejected tokens.
     engine = tiny_engine("hybrid", tokenizer=tokenizer)
-    watched = Watched(engine)
-    with pytest.raises(InvalidParams, match="cannot drop rejected tokens"):
-        answer(Session(engine))
-    assert watched.calls == 0
-    assert not rows_of(engine), "the refused row is closed"
-    assert answer(Session(engine), speculation=None, max_tokens=3).usage.completion_tokens == 3
+    running = Session(engine).generate(SequenceParams(PROMPT, speculation=AUTO, max_tokens=3))
+    started = next(running)
+    assert isinstance(started, Started)
+    assert started.lookup_refused is not None
+    assert "cannot drop rejected tokens" in started.lookup_refused.sentence
+    assert said([started, *running]).usage.completion_tokens == 3, "decoded plainly"
+    assert not rows_of(engine)
 
 
 def widths(watched: Watched) -> list[int]:

@@ -13,7 +13,7 @@ from engine.finish import FinishCause
 from engine.params import SamplingParams, SequenceParams
 from engine.sampling.plan import ChainPrograms, DrawPlan
 from engine.sampling.row_sampler import RowSampler
-from engine.session import Answer, Session
+from engine.session import Session
 from tests.engine.inside import layers_of
 from tests.engine.rigs import (
     Watched,
@@ -25,6 +25,7 @@ from tests.engine.rigs import (
     tiny_engine,
     tiny_model,
 )
+from tests.engine.session_rigs import said
 
 GREEDY = SamplingParams(temperature=0, seed=0)
 FAMILIES = ("llama", "gemma3", "hybrid")
@@ -235,8 +236,7 @@ def test_answers_of_no_token_and_of_one(tmp_path: Path):
     engine = tiny_engine(tokenizer=byte_tokenizer(tmp_path))
     watched = Watched(engine)
     for most in (0, 1):
-        *_, answer = Session(engine).generate(SequenceParams((1, 2), GREEDY, max_tokens=most))
-        assert isinstance(answer, Answer)
+        answer = said(Session(engine).generate(SequenceParams((1, 2), GREEDY, max_tokens=most)))
         assert answer.finish is FinishCause.LENGTH
         assert answer.usage.completion_tokens == most
         assert watched.calls == 2 * most

@@ -8,7 +8,7 @@ from engine.engine import Engine
 from engine.lookup.drafter import PromptLookup
 from engine.outcome import SeqId, VerifyOutcome
 from engine.params import LookupPolicy, SequenceParams, SpeculationParams
-from engine.scheduler.prompt_lookup import BatchLookup
+from engine.scheduler.drafters import Drafters
 from engine.scheduler.settings import LookupSettings, SchedulerSettings
 from engine.scheduler.state import Limits
 from tests.engine.inside import rows_of
@@ -59,16 +59,15 @@ def apart(engine: Engine) -> Engine:
     return engine
 
 
-def lookups(served: Served) -> BatchLookup:
+def lookups(served: Served) -> Drafters:
     """The drafters of a scheduler."""
-    return served.scheduler._lookup
+    return served.scheduler._drafters
 
 
 def drafter(served: Served, id_: str) -> PromptLookup | None:
     """The drafter of a request; None: it has none."""
     job = served.scheduler._rows.get(id_)
-    row = None if job is None or job.seq is None else lookups(served)._rows.get(job.seq)
-    return None if row is None else row.drafter
+    return None if job is None else job.drafts.drafter
 
 
 def ticks_until(one: Served, condition: Callable[[], bool]) -> None:

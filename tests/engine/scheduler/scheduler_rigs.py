@@ -17,7 +17,7 @@ from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
-from engine.session import Answer, Session, TextDelta
+from engine.session import Session
 from tests.engine.inside import rows_of, storage_of
 
 each_width = pytest.mark.parametrize("parallel", [1, 4])
@@ -142,7 +142,7 @@ class Served:
         """The length law, slots and rows (S1)."""
         running = self.scheduler._rows
         rows = rows_of(self.engine)
-        cache = self.scheduler._doors._cache
+        cache = self.scheduler._pool._cache
         copied = set() if cache is None else {donor.seq for donor in cache._exports}
         assert {job.seq for job in running.values()} == set(rows) - copied
         slots = [job.slot for job in running.values()]
@@ -157,13 +157,13 @@ class Served:
 
 def alone(
     engine: Engine, params: SequenceParams, stops: Sequence[str] = (), *, chunk: int = 8
-) -> tuple[str, Answer]:
+) -> tuple[str, Done]:
     """The streamed text and the answer of one request on an engine that serves nobody else."""
     pieces = []
     for event in Session(engine, pacer=PrefillPacer(chunk)).generate(params, stops=stops):
-        if isinstance(event, TextDelta):
+        if isinstance(event, Delta):
             pieces.append(event.text)
-        elif isinstance(event, Answer):
+        elif isinstance(event, Done):
             return "".join(pieces), event
     raise AssertionError("no answer")
 

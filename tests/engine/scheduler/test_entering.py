@@ -4,7 +4,7 @@ import pytest
 
 from engine.errors import ContextOverflow, InvalidParams, KvBudgetExceeded, QueueFull
 from engine.events import Cancelled, Delta, Done, Failed, Started
-from engine.params import SequenceParams, SpeculationParams
+from engine.params import SequenceParams
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.settings import SchedulerSettings
@@ -203,9 +203,6 @@ def test_rows_that_would_pass_the_kv_budget_wait_for_their_turn(cycle):
         pytest.param(SequenceParams((99,)), InvalidParams, id="a token outside the vocabulary"),
         pytest.param(SequenceParams(tuple([1] * 512)), ContextOverflow, id="a full context"),
         pytest.param(SequenceParams(tuple([1] * 300)), KvBudgetExceeded, id="no such KV budget"),
-        pytest.param(
-            SequenceParams((1,), speculation=SpeculationParams()), InvalidParams, id="drafting"
-        ),
     ],
 )
 def test_what_can_never_run_is_refused_when_it_is_submitted(cycle, request_params, error):

@@ -31,7 +31,7 @@ def test_while_it_waits_admission_sees_its_prompt_and_its_room():
 
 def test_with_a_slot_a_plan_sees_how_far_it_is():
     one = job()
-    one.take_slot(SEQ, 2, cached_tokens=1, is_long=True)
+    one.assign_slot(SEQ, 2, cached_tokens=1, is_long=True)
     state = one.row_state(wants_step=False)
     assert (state.seq, state.prefill_left, state.is_long) == (SEQ, 2, True)
     one.decodes_since(2.0)
@@ -42,17 +42,17 @@ def test_with_a_slot_a_plan_sees_how_far_it_is():
 
 def test_a_held_row_takes_no_step():
     one = job()
-    one.take_slot(SEQ, 0, cached_tokens=0, is_long=False)
+    one.assign_slot(SEQ, 0, cached_tokens=0, is_long=False)
     one.is_held = True
     assert not one.row_state(wants_step=True).can_step
 
 
 def test_a_row_with_hooks_is_never_preempted():
     hooked = job(hooks=object())
-    hooked.take_slot(SEQ, 0, cached_tokens=0, is_long=False)
+    hooked.assign_slot(SEQ, 0, cached_tokens=0, is_long=False)
     assert not hooked.row_state(wants_step=True).can_be_preempted
     plain = job()
-    plain.take_slot(SEQ, 0, cached_tokens=0, is_long=False)
+    plain.assign_slot(SEQ, 0, cached_tokens=0, is_long=False)
     assert plain.row_state(wants_step=True).can_be_preempted
 
 
@@ -83,7 +83,7 @@ def test_a_failed_step_wrote_nothing():
 
 def test_times_count_from_submit_start_and_first_token():
     one = job()
-    one.take_slot(SEQ, 0, cached_tokens=1, is_long=False)
+    one.assign_slot(SEQ, 0, cached_tokens=1, is_long=False)
     one.start(3.0)
     one.prefill_s = 0.5
     one.decodes_since(4.0)
@@ -99,14 +99,14 @@ def test_times_count_from_submit_start_and_first_token():
 
 def test_who_was_preempted_reads_prompt_and_answer_again():
     one = job(growth=256)
-    one.take_slot(SEQ, 1, cached_tokens=2, is_long=False)
+    one.assign_slot(SEQ, 1, cached_tokens=2, is_long=False)
     one.start(1.0)
     one.decodes_since(2.0)
     one.note(wrote(7), 3.0)
     one.wait_again(PreemptedRow(one.params, (1, 2, 3, 7), SamplerSnapshot(5, 0.0), None, None))
     waiting = one.waiting_state()
     assert (waiting.prefill_tokens, waiting.room_tokens) == (4, 13)
-    one.take_slot(SeqId(9), 0, cached_tokens=0, is_long=False)
+    one.assign_slot(SeqId(9), 0, cached_tokens=0, is_long=False)
     state = one.row_state(wants_step=False)
     assert (state.seq, state.prefill_left) == (9, 4)
     assert one.usage().cached_tokens == 2
@@ -114,7 +114,7 @@ def test_who_was_preempted_reads_prompt_and_answer_again():
 
 def test_slot_stats_say_what_it_is_doing():
     one = job()
-    one.take_slot(SEQ, 2, cached_tokens=1, is_long=False)
+    one.assign_slot(SEQ, 2, cached_tokens=1, is_long=False)
     stats = one.slot_stats()
     assert (stats.slot, stats.prompt_tokens, stats.prompt_done_tokens) == (2, 3, 1)
     assert (stats.max_tokens, stats.is_held) == (10, False)

@@ -1,4 +1,4 @@
-from engine.scheduler.pace import MARGIN_S, REMEMBERED_STEPS, StepPace
+from engine.scheduler.pipeline import MARGIN_S, REMEMBERED_STEPS, StepPace
 
 
 def paced(*steps_s: float, host_s: float = 0.002, is_steady: bool = True) -> tuple[StepPace, float]:

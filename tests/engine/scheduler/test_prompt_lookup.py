@@ -7,8 +7,9 @@ import pytest
 from engine.errors import DrafterOutOfStep
 from engine.finish import FinishCause
 from engine.lookup.drafter import PromptLookup
+from engine.prefill import PrefillPacer
+from engine.scheduler.drafters import INDEX_SLICE_TOKENS
 from engine.scheduler.preemption import PreemptionPolicy
-from engine.scheduler.prompt_lookup import INDEX_SLICE_TOKENS
 from tests.engine.scheduler.prompt_lookup_rigs import (
     COPY,
     PLAIN,
@@ -225,19 +226,19 @@ def test_a_drafter_ahead_of_its_row_is_dropped_and_the_row_goes_on(engine, caplo
     ticks_until(one, lambda: len(told.tokens) > 12)
     ahead = drafter(one, "a")
     assert ahead is not None
-    rounds = one.scheduler._rows["a"].drafts.drafted_rounds
+    rounds = one.scheduler._rows["a"].drafts.verified.drafted_rounds
     ahead.observe([7] * 50)
     with caplog.at_level(logging.WARNING):
         one.tick()
     assert drafter(one, "a") is None
     assert drafter(one, "b") is not None
-    assert "request a goes on without prompt lookup" in caplog.text
+    assert "request a continues without prompt lookup" in caplog.text
     one.run()
     assert told.tokens == beside.tokens == [(3 + i) % 24 for i in range(60)]
     assert told.done.timings.draft_rounds == rounds < beside.done.timings.draft_rounds
 
 
-@pytest.mark.parametrize("method", ["catch_up", "prepare", "ask", "retract", "accept"])
+@pytest.mark.parametrize("method", ["catch_up", "prepare", "propose", "discard", "accept"])
 @pytest.mark.parametrize("error", [DrafterOutOfStep("lost"), IndexError("a bug")])
 def test_what_a_drafter_raises_drops_the_drafter_only(engine, caplog, method, error):
     """I7"""
@@ -251,7 +252,7 @@ def test_what_a_drafter_raises_drops_the_drafter_only(engine, caplog, method, er
     altered(drafter(one, "a"), **{method: fails})
     one.run()
     assert told.tokens == beside.tokens == [(3 + i) % 24 for i in range(60)]
-    assert "request a goes on without prompt lookup" in caplog.text
+    assert "request a continues without prompt lookup" in caplog.text
     assert told.done.timings.draft_rounds <= 1 < beside.done.timings.draft_rounds
 
 
@@ -259,7 +260,7 @@ def test_a_made_up_token_drops_the_drafter(engine, caplog):
     one = served(engine)
     told = one.submit("a", params(COPY, 40))
     ticks_until(one, lambda: drafter(one, "a") is not None)
-    altered(drafter(one, "a"), ask=lambda *_: (9999,) * 30)
+    altered(drafter(one, "a"), propose=lambda *_: (9999,) * 30)
     one.run()
     assert told.tokens == [(3 + i) % 24 for i in range(40)]
     assert "token id 9999" in caplog.text
@@ -330,7 +331,8 @@ def test_a_context_bound_caps_the_draft(tokenizer):
 def test_a_long_index_is_built_in_slices_over_several_ticks(tokenizer):
     engine = alphabet(tokenizer, context=40_000)
     one = served(engine)
-    one.scheduler._reader._pacer = type(one.scheduler._reader._pacer)(8192)
+    pacer = PrefillPacer(8192)
+    one.scheduler._pacer = one.scheduler._prefiller.pacer = pacer
     sliced: list[int] = []
     asked: list[str] = []
 
@@ -338,14 +340,14 @@ def test_a_long_index_is_built_in_slices_over_several_ticks(tokenizer):
         sliced.append(limit)
         return PromptLookup.prepare(self, limit)
 
-    def ask(self, *of):
-        asked.append("ask")
-        return PromptLookup.ask(self, *of)
+    def propose(self, *of):
+        asked.append("propose")
+        return PromptLookup.propose(self, *of)
 
     told = [one.submit(str(i), params(tuple(range(24)) * 1000, 40)) for i in range(2)]
     ticks_until(one, lambda: drafter(one, "0") is not None and drafter(one, "1") is not None)
     for i in "01":
-        altered(drafter(one, i), prepare=prepare, ask=ask)
+        altered(drafter(one, i), prepare=prepare, propose=propose)
     plain_ticks = 0
     while not asked:
         sliced.clear()

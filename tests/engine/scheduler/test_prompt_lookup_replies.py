@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 
 from engine.errors import DrafterOutOfStep
+from engine.events import Started
 from engine.finish import FinishCause
 from engine.lookup.drafter import PromptLookup
-from engine.lookup.eligibility import RequestFacts, server_refusal
-from engine.params import SamplingParams, SequenceParams
+from engine.lookup.eligibility import Refusal, RowFacts, refusal
+from engine.lookup.reference import ReferenceText
+from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from engine.prompt_cache.limits import CacheLimits
+from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
 from tests.engine.rigs import tiny_engine
@@ -119,9 +122,7 @@ class AllowsAll:
     ("reason", "sampling", "extra"),
     [
         ("structured-output", {}, {"hooks": AllowsAll()}),
-        ("logprobs", {"logprobs": 2}, {}),
-        ("extended-chain", {"mirostat": 2, "seed": 1}, {}),
-        ("extended-chain", {"dynatemp_range": 0.5, "temperature": 0.5, "seed": 1}, {}),
+        ("sampler-feedback", {"mirostat": 2, "seed": 1}, {}),
         ("opted-out", {}, {"is_speculative": False}),
     ],
 )
@@ -146,9 +147,78 @@ def test_a_request_that_is_not_eligible_decodes_plainly_and_the_log_says_why(
     assert line.message == f"request a decodes without prompt lookup: {reason}"
 
 
-@pytest.mark.parametrize("fact", fields(RequestFacts), ids=lambda fact: fact.name)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"logprobs": 2},
+        {"temperature": 0.5, "dynatemp_range": 0.4, "seed": 1},
+        {"temperature": 0.5, "top_p": 0.9, "min_keep": 3, "seed": 1},
+    ],
+    ids=str,
+)
+def test_every_sampler_without_feedback_drafts_and_writes_the_same(tokenizer, sampling):
+    asked = params(COPY, 40, sampling=SamplingParams(**sampling))
+    off = Served(alphabet(tokenizer), parallel=4)
+    plain = off.submit("a", asked)
+    off.run()
+    one = served(alphabet(tokenizer))
+    told = one.submit("a", asked)
+    one.run()
+    assert told.tokens == plain.tokens
+    assert told.done.timings.draft_n_accepted > 10
+    assert [p.chosen.token for p in told.logprobs] == [p.chosen.token for p in plain.logprobs]
+    assert [p.chosen.logprob for p in told.logprobs] == pytest.approx(
+        [p.chosen.logprob for p in plain.logprobs], abs=1e-4
+    )
+
+
+def test_a_request_may_bring_its_own_settings_and_reference_texts(tokenizer):
+    """A server that drafts nothing of its own accord does so for this one, from that text."""
+    speculation = SpeculationParams(policy=LookupPolicy.FIXED, max_draft=3)
+    text = ReferenceText.from_tokens("the alphabet", range(24), speculation)
+    one = Served(alphabet(tokenizer), settings=SchedulerSettings(Limits()))
+    told = one.submit("a", params((5,), 16, speculation=speculation), references=(text,))
+    other = one.submit("b", params((5,), 16))
+    one.run()
+    assert told.tokens == other.tokens
+    assert told.done.timings.draft_n_accepted > 5
+    assert told.done.lookup is not None
+    assert told.done.lookup.accepted == told.done.timings.draft_n_accepted
+    assert (other.done.timings.draft_rounds, other.done.lookup) == (0, None)
+
+
+def test_the_start_says_why_a_request_does_not_draft_and_the_end_why_no_more(
+    tokenizer, monkeypatch
+):
+    one = served(alphabet(tokenizer))
+    refused = one.submit("a", params(COPY, 8, sampling=SamplingParams(mirostat=2)))
+    one.run()
+    started = refused.events[0]
+    assert isinstance(started, Started)
+    assert started.lookup_refused is Refusal.SAMPLER_FEEDBACK
+    monkeypatch.setattr(PromptLookup, "accept", lambda *_: 1 / 0)
+    dropped = one.submit("b", params(COPY, 40))
+    one.run()
+    assert dropped.done.lookup_dropped == "division by zero"
+    assert dropped.done.lookup is not None
+    assert dropped.done.lookup.drafted_rounds == 1
+
+
+def test_with_a_budget_that_can_run_out_nobody_drafts_and_the_start_says_so(tokenizer):
+    one = served(
+        alphabet(tokenizer),
+        settings={"kv_budget_tokens": 4096},
+        preemption=PreemptionPolicy.LONGEST_FIRST,
+    )
+    told = one.submit("a", params(COPY, 8))
+    one.run()
+    started = told.events[0]
+    assert isinstance(started, Started)
+    assert started.lookup_refused is Refusal.KV_CAN_RUN_OUT
+
+
+@pytest.mark.parametrize("fact", fields(RowFacts), ids=lambda fact: fact.name)
 def test_each_fact_that_refuses_leaves_the_text_and_no_counts(tokenizer, caplog, fact):
-    """Those too that no model of ours and no request can bring about today."""
     off = Served(alphabet(tokenizer), parallel=4)
     plain = off.submit("a", params(COPY, 40))
     off.run()
@@ -166,7 +236,7 @@ def test_each_fact_that_refuses_leaves_the_text_and_no_counts(tokenizer, caplog,
     assert told.text == plain.text
     assert told.done.timings.draft_kind is None
     assert one.scheduler.stats().counters.verify_rounds == 0
-    reason = server_refusal(RequestFacts(**{fact.name: not fact.default}))
+    reason = refusal(RowFacts(**{fact.name: not fact.default}))
     assert f"request a decodes without prompt lookup: {reason.value}" in caplog.text
 
 
@@ -180,7 +250,7 @@ def test_a_drafter_that_cannot_start_leaves_its_row_plain(tokenizer, caplog, mon
     one.run()
     assert told.tokens == [(3 + i) % 24 for i in range(40)]
     assert told.done.timings.draft_kind is None
-    assert "request a goes on without prompt lookup: " in caplog.text
+    assert "request a continues without prompt lookup: " in caplog.text
 
 
 def test_a_model_whose_kv_cannot_be_cut_decodes_plainly(tokenizer, caplog):

@@ -53,7 +53,7 @@ def test_a_made_up_token_costs_its_row_the_drafter_and_the_others_nothing(tokeni
     one = served(engine)
     told, beside = one.submit("a", params(COPY, 60)), one.submit("b", params(COPY, 60))
     ticks_until(one, lambda: drafter(one, "b") is not None)
-    altered(drafter(one, "a"), ask=lambda self, *rest: (10**6,))
+    altered(drafter(one, "a"), propose=lambda self, *rest: (10**6,))
     one.run()
     assert told.tokens == beside.tokens == [(3 + i) % 24 for i in range(60)]
     assert told.done.timings.draft_rounds == 0 < beside.done.timings.draft_rounds

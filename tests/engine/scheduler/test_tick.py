@@ -169,9 +169,9 @@ def test_a_smaller_piece_gives_way_to_a_short_prompt_once_too():
 def test_only_a_parked_piece_beside_rows_that_decode_waits_until_the_events_are_told():
     parked, short = reads("long", 999, is_long=True), reads("b", 10)
     found = state(parked, decodes("a"), short, grant_interval=1, steps_since_piece=9)
-    assert [grant.is_beside for grant in plan_tick(found).prefill] == [False, True]
+    assert [grant.is_interleaved for grant in plan_tick(found).prefill] == [False, True]
     alone = replace(found, rows=(parked, short))
-    assert [grant.is_beside for grant in plan_tick(alone).prefill] == [False, False]
+    assert [grant.is_interleaved for grant in plan_tick(alone).prefill] == [False, False]
 
 
 def test_a_prompt_in_one_piece_stays_one_beside_rows_that_decode():

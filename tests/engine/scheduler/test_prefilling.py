@@ -4,10 +4,12 @@ from engine.errors import EvalFailed
 from engine.outcome import PrefillOutcome, SeqId, StepOutcome
 from engine.params import SequenceParams
 from engine.prefill import PrefillPacer
+from engine.scheduler.drafters import Drafters
+from engine.scheduler.entry import RowPool
 from engine.scheduler.job import Job
-from engine.scheduler.reader import PromptReader
+from engine.scheduler.prefilling import Prefiller
 from engine.scheduler.request import ScheduledRequest
-from engine.scheduler.rows import Rows
+from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.stats import Counters
 from engine.scheduler.tick import Grant
 
@@ -41,15 +43,19 @@ class Clock(SimpleNamespace):
         return self.now_s
 
 
+def prefiller(engine, pacer, counters, clock) -> Prefiller:
+    drafters = Drafters(engine, SchedulerSettings(), clock)
+    return Prefiller(engine, RowPool(engine, None), drafters, pacer, counters, clock)
+
+
 def reading(prompt: int, *, cached: int = 0):
     clock = Clock(now_s=0.0)
     engine, counters = FakeEngine(clock), Counters()
     params = SequenceParams(tuple([1] * prompt))
     request = ScheduledRequest("a", params)
     job = Job(request, params, bound=999, growth_tokens=None, now_s=0.0)
-    job.take_slot(SEQ, 0, cached_tokens=cached, is_long=False)
-    reader = PromptReader(engine, Rows(engine, None, clock), PrefillPacer(8), counters, clock)
-    return reader, job, engine, counters
+    job.assign_slot(SEQ, 0, cached_tokens=cached, is_long=False)
+    return prefiller(engine, PrefillPacer(8), counters, clock), job, engine, counters
 
 
 def test_a_grant_is_one_piece():
@@ -132,10 +138,9 @@ def test_pieces_that_were_slow_make_the_next_ones_shorter():
     clock = Clock(now_s=0.0)
     params = SequenceParams(tuple([1] * 200))
     job = Job(ScheduledRequest("a", params), params, bound=999, growth_tokens=None, now_s=0.0)
-    job.take_slot(SEQ, 0, cached_tokens=0, is_long=False)
+    job.assign_slot(SEQ, 0, cached_tokens=0, is_long=False)
     engine = FakeEngine(clock)
     engine.piece_s = 2.0
-    rows = Rows(engine, None, clock)
-    reader = PromptReader(engine, rows, PrefillPacer(first_tokens=128), Counters(), clock)
+    reader = prefiller(engine, PrefillPacer(first_tokens=128), Counters(), clock)
     reader.read(job, Grant("a", 128))
-    assert reader.chunk_tokens == 32  # 64 tokens a second, half a second each
+    assert reader.pacer.chunk_tokens == 32  # 64 tokens a second, half a second each
