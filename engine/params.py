@@ -175,7 +175,7 @@ class SamplingParams:
     )  # fmt: skip
     dry_sequence_breakers: tuple[str, ...] = _sampling_field(
         DRY_BREAKERS, PENALTIES,
-        'DRY: sequences end at this text; may be given several times, "none" is no breaker. '
+        'DRY: sequences end at this string; may be given several times, "none" is no breaker. '
         "Default: newline, colon, double quote and asterisk.",
         "TEXT", option="--dry-sequence-breaker",
     )  # fmt: skip
@@ -276,13 +276,13 @@ class SamplingParams:
 def _described(declared: Field[Any]) -> SamplingField:
     numbers: dict[object, type] = {int: int, float: float, int | None: int}
     values: dict[str, Any] = {"option": "--" + declared.name.replace("_", "-"), **declared.metadata}
-    is_default_told = isinstance(declared.default, int | float)
+    has_number = isinstance(declared.default, int | float)
     help_text: str = values.pop("help")
     return SamplingField(
         name=declared.name,
         type=numbers.get(declared.type, list),
         default=declared.default,
-        help=help_text.format(f"{declared.default:g}") if is_default_told else help_text,
+        help=help_text.format(f"{declared.default:g}") if has_number else help_text,
         **values,
     )
 
@@ -356,13 +356,13 @@ class SequenceParams:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
-    """Most tokens to write; None: until an end token or the context is full. 0 writes none."""
+    """Most tokens to generate, 0 none; None: until an end token or the context is full."""
     min_tokens: int = 0
-    """No end token is drawn before this many are written."""
+    """No end token is sampled before this many are generated."""
     context_tokens: int | None = None
     """Bound on prompt + answer; None: the model's own."""
     stop_ids: frozenset[int] = frozenset()
-    """More end tokens, beside the model's."""
+    """End tokens in addition to the model's."""
     ignore_eos: bool = False
     loop: LoopRule = LoopRule()
     choice: int = 0

@@ -39,10 +39,10 @@ def _main(arguments: list[str]) -> NoReturn:
         signals.end_at_once()
     except Interrupted as stop:
         code = stop.exit_code
-        _tell("terminated" if code == ExitCode.TERMINATED else "interrupted")
+        _report("terminated" if code == ExitCode.TERMINATED else "interrupted")
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-        _tell("interrupted")
+        _report("interrupted")
     _end(code)
 
 
@@ -56,7 +56,7 @@ def run(arguments: list[str]) -> int:
 
     try:
         result = command_tree().main(arguments, prog_name=PROGRAM, standalone_mode=False)
-    except Exception as error:  # noqa: BLE001 - told, and never swallowed
+    except Exception as error:  # noqa: BLE001 - reported, and never swallowed
         return _fail(error, as_json="--json" in takewhile(lambda word: word != "--", arguments))
     return result if isinstance(result, int) else ExitCode.OK
 
@@ -86,7 +86,7 @@ def _fail(error: Exception, *, as_json: bool) -> int:
         _write(usage)
         return ExitCode.USAGE
     if text := failure_text(error):
-        _tell(text)
+        _report(text)
     return exit_code(error)
 
 
@@ -102,7 +102,7 @@ def _write_object(fault: Mapping[str, object]) -> bool:
     return True
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     from mlxcel_cli.output import printable
 
     _write(f"{PROGRAM}: {printable(text)}")

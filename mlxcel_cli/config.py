@@ -1,4 +1,4 @@
-"""Settles every setting: flag, else environment, else options file, else the default.
+"""Where every setting comes from: flag, else environment, else options file, else the default.
 
 Options of a command and the machine's settings share one namespace: ``temperature`` is
 ``--temperature`` on the command line, ``MLXCEL_TEMPERATURE`` in the environment and
@@ -145,7 +145,7 @@ def silence_advice(environ: MutableMapping[str, str]) -> None:
 
 
 def setting_types() -> dict[str, type]:
-    """Every setting's key and type: bool, int, float, str, Path or list (of texts)."""
+    """Every setting's key and type: bool, int, float, str, Path or list (of strings)."""
     types: dict[str, type] = {}
     for group in (*_GROUPS, MachineSettings):
         for key, hint in get_type_hints(group).items():
@@ -155,12 +155,19 @@ def setting_types() -> dict[str, type]:
 
 
 def value_from_text(place: str, kind: type, text: str) -> object:
-    """A setting's value from what the environment, or a person in a chat, spells.
+    """A setting's value from the environment, or as typed in a chat.
 
     Raises:
         InvalidParams: ``text`` is no value of that type; names the place.
     """
-    return _from_text(place, kind, text)
+    try:
+        if kind is bool:
+            return _to_bool(text)
+        if kind is list:
+            return _to_strings(text)
+        return kind(text)
+    except (ValueError, RecursionError):
+        raise InvalidParams(place, f"must be {_allowed(kind)}, not {text!r}") from None
 
 
 def _plain_type(hint: Any) -> type:
@@ -181,8 +188,8 @@ def _read_file(
         return {}, {}, {}
     except (ValueError, RecursionError) as error:  # tomllib raises both for what is not TOML
         raise InvalidParams(str(path), f"is not a TOML file in UTF-8: {error}") from error
-    aliases = _texts(path, content, "aliases", 'small = "a/b"')
-    keys = _texts(path, content, "keys", 'stop = "escape"')
+    aliases = _strings(path, content, "aliases", 'small = "a/b"')
+    keys = _strings(path, content, "keys", 'stop = "escape"')
     tables = {name: content.pop(name) for name in COMMAND_TABLES if name in content}
     values = _checked(path, content, where="")
     for name, table in tables.items():
@@ -194,11 +201,11 @@ def _read_file(
     return values, aliases, keys
 
 
-def _texts(path: Path, content: dict[str, Any], name: str, example: str) -> dict[str, str]:
-    """A table of texts, taken out of the file's content."""
+def _strings(path: Path, content: dict[str, Any], name: str, example: str) -> dict[str, str]:
+    """A table of strings, taken out of the file's content."""
     table = content.pop(name, {})
     if not isinstance(table, dict) or not all(isinstance(one, str) for one in table.values()):
-        raise InvalidParams(f"{path}: {name}", f"must be a table of texts, like {example}")
+        raise InvalidParams(f"{path}: {name}", f"must be a table of strings, like {example}")
     return table
 
 
@@ -238,19 +245,8 @@ def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
     for key, kind in setting_types().items():
         text = environ.get(PREFIX + key.upper())
         if text is not None and (text or kind is bool):
-            values[key] = _from_text(PREFIX + key.upper(), kind, text)
+            values[key] = value_from_text(PREFIX + key.upper(), kind, text)
     return values
-
-
-def _from_text(place: str, kind: type, text: str) -> object:
-    try:
-        if kind is bool:
-            return _to_bool(text)
-        if kind is list:
-            return _to_texts(text)
-        return kind(text)
-    except (ValueError, RecursionError):
-        raise InvalidParams(place, f"must be {_allowed(kind)}, not {text!r}") from None
 
 
 def _to_bool(text: str) -> bool:
@@ -259,8 +255,8 @@ def _to_bool(text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def _to_texts(text: str) -> list[str]:
-    """One text, or several as a JSON array."""
+def _to_strings(text: str) -> list[str]:
+    """One string, or several as a JSON array."""
     if not text.startswith("["):
         return [text]
     texts = json.loads(text)
@@ -274,8 +270,8 @@ def _allowed(kind: type) -> str:
         bool: "true or false (1 or 0 in the environment)",
         int: "a whole number",
         float: "a number",
-        list: "a text or an array of texts",
-    }.get(kind, "a text")
+        list: "a string or an array of strings",
+    }.get(kind, "a string")
 
 
 def _unknown(key: str, known: Iterable[str]) -> str:

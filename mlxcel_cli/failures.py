@@ -1,4 +1,4 @@
-"""What a person is told when something fails: one line, with what to do next."""
+"""What a user sees when something fails: one line, with what to do next."""
 
 import traceback
 from typing import Any
@@ -44,7 +44,7 @@ def error_object(error: BaseException) -> dict[str, object]:
 
 
 def usage_text(error: BaseException) -> str | None:
-    """What to say about a command line that does not parse; None for any other error."""
+    """The message for a command line that does not parse; None for any other error."""
     if not isinstance(error, _usage_error()):
         return None
     usage: Any = error

@@ -70,8 +70,8 @@ class LookupOptions:
         list[Path] | None,
         typer.Option(
             "--lookup-file", metavar="FILE", rich_help_panel=LOOKUP,
-            help="Draft from this UTF-8 text too; the model does not see it. May be given several "
-            "times.",
+            help="Draft from this UTF-8 text file too; the model does not see it. May be given "
+            "several times.",
         ),
     ] = None  # fmt: skip
 

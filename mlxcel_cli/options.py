@@ -40,15 +40,15 @@ Raw = Annotated[
     bool | None,
     typer.Option(
         "--raw/--no-raw", "--no-chat-template", rich_help_panel=PROMPT,
-        help="Give the prompt to the model as it is, without its chat template; marks like "
-        "<|im_start|> then count as the special tokens they name.",
+        help="Send the prompt to the model verbatim, without its chat template; strings like "
+        "<|im_start|> are then the special tokens they name.",
     ),
 ]  # fmt: skip
 MaxTokens = Annotated[
     int | None,
     typer.Option(
         "--max-tokens", "-n", "--n-predict", "--predict", metavar="N", rich_help_panel=LENGTH,
-        help="Most tokens to write; -1 is until the model ends or the context is full. "
+        help="Most tokens to generate; -1 is until the model ends or the context is full. "
         "Default: -1; of parity: 64; of bench lookup: as many as each task needs.",
     ),
 ]  # fmt: skip
@@ -80,7 +80,7 @@ class PromptOptions:
         Path | None,
         typer.Option(
             "--file", "-f", metavar="FILE", rich_help_panel=PROMPT,
-            help="Read the prompt, or what comes after it, from a UTF-8 text file; - is stdin.",
+            help="Read the prompt, or what follows it, from a UTF-8 text file; - is stdin.",
         ),
     ] = None  # fmt: skip
     messages: Messages = None
@@ -89,7 +89,7 @@ class PromptOptions:
         str | None,
         typer.Option(
             "--prefill", metavar="TEXT", rich_help_panel=PROMPT,
-            help="Start of the answer: it is printed, and the model goes on from it.",
+            help="Start of the answer: it is printed, and the model continues it.",
         ),
     ] = None  # fmt: skip
     raw: Raw = None
@@ -135,14 +135,14 @@ class ModelOptions:
         bool | None,
         typer.Option(
             "--offline/--online", rich_help_panel=MODEL,
-            help="Ask no network, or allow it; HF_HUB_OFFLINE is honoured.",
+            help="Do without the network, or allow it; HF_HUB_OFFLINE is honoured.",
         ),
     ] = None  # fmt: skip
     force: Annotated[
         bool | None,
         typer.Option(
             "--force/--no-force", "--no-memory-check", rich_help_panel=MODEL,
-            help="Load even if the estimate says that memory will not do.",
+            help="Load even if the model is estimated not to fit into memory.",
         ),
     ] = None  # fmt: skip
 
@@ -156,14 +156,15 @@ class LengthOptions:
         list[str] | None,
         typer.Option(
             "--stop", metavar="TEXT", rich_help_panel=LENGTH,
-            help="End the answer before this text; may be given several times.",
+            help="End the answer before this string; may be given several times.",
         ),
     ] = None  # fmt: skip
     ignore_eos: Annotated[
         bool | None,
         typer.Option(
             "--ignore-eos/--no-ignore-eos", rich_help_panel=LENGTH,
-            help="Never draw an end token: only --max-tokens, --stop and the context end it.",
+            help="Never sample an end token: only --max-tokens, --stop and the context end the "
+            "answer.",
         ),
     ] = None  # fmt: skip
 
@@ -188,7 +189,7 @@ Verbose = Annotated[
     bool | None,
     typer.Option(
         "--verbose/--no-verbose", "-v", rich_help_panel=OUTPUT,
-        help="Say on stderr which model, weights and device were chosen, and why.",
+        help="Print on stderr which model, weights and device were chosen, and why.",
     ),
 ]  # fmt: skip
 Json = Annotated[
@@ -202,14 +203,14 @@ Stats = Annotated[
     bool | None,
     typer.Option(
         "--stats/--no-stats", rich_help_panel=OUTPUT,
-        help="Tell counts, seconds, rates and the seed on stderr.",
+        help="Print token counts, times, rates and the seed on stderr.",
     ),
 ]  # fmt: skip
 ShowReasoning = Annotated[
     bool | None,
     typer.Option(
         "--show-reasoning/--hide-reasoning", rich_help_panel=OUTPUT,
-        help="Show what a reasoning model thinks before it answers.",
+        help="Show the reasoning of a model that thinks before it answers.",
     ),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ def visible(text: str) -> str:
 
 
 def marked(text: str) -> str:
-    """``text`` with control characters replaced, character by character: places in it stay."""
+    """``text`` with control characters replaced one for one, so that offsets in it stay."""
     return text.translate(_MARKS)
 
 

@@ -1,4 +1,4 @@
-"""Settles what is asked: words, an option, a file, a pipe or a conversation become one prompt."""
+"""Makes one prompt of words, an option, a file, a pipe or a conversation."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class PromptInput:
     messages: tuple[dict[str, object], ...] | None = None
     """A conversation for the chat template, OpenAI-shaped."""
     raw: str | None = None
-    """A text for the model as it is."""
+    """A string for the model, verbatim."""
     prefill: str = ""
     """Start of the answer."""
     template_values: Mapping[str, object] = field(default_factory=dict)
@@ -46,7 +46,7 @@ def plan_prompt(words: Sequence[str], options: PromptOptions, stdin: BinaryIO | 
     """Choose the sources, and refuse those that exclude each other.
 
     A file is joined after the prompt, and a pipe after both. Stdin counts only if it is a pipe or
-    a file: programs that start others often leave one open on which nothing ever comes.
+    a file: programs that start others often leave one open on which nothing ever arrives.
 
     Raises:
         InvalidParams: two sources of one prompt (both are named), or none at all.
@@ -86,7 +86,7 @@ def read_prompt(plan: PromptPlan, stdin: BinaryIO | None) -> PromptInput:
     """Read the sources of a plan; blocks until stdin ends, if it is one of them.
 
     Raises:
-        InvalidParams: a text is not UTF-8, a conversation is malformed, or nothing is asked.
+        InvalidParams: a file is not UTF-8, a conversation is malformed, or the prompt is empty.
         OSError: a file cannot be read.
     """
     prefill = plan.options.prefill or ""

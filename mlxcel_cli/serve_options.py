@@ -99,8 +99,8 @@ class Setting:
 
 def _setting(default: object, group: str, help_text: str, metavar: str = "", **more: object) -> Any:
     """A setting with what `Setting` says of it; ``{}`` in its help is the default."""
-    told = f"{default:g}" if isinstance(default, float) else default
-    described = {"group": group, "help": help_text.format(told), "metavar": metavar or None}
+    shown = f"{default:g}" if isinstance(default, float) else default
+    described = {"group": group, "help": help_text.format(shown), "metavar": metavar or None}
     return field(default=default, metadata={**described, **more})
 
 

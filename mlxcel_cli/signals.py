@@ -18,7 +18,7 @@ class ReaderGone(Exception):
 class Interrupted(BaseException):
     """The user or the system asked the program to stop.
 
-    Not a KeyboardInterrupt: libraries between the main loop and the door catch that one.
+    Not a KeyboardInterrupt: libraries between the main loop and the entry point catch that one.
     """
 
     def __init__(self, signum: int) -> None:
@@ -49,7 +49,7 @@ class StopSignals:
                 signal.signal(signum, self._on_signal)
 
     def end_at_once(self) -> None:
-        """From now on the first signal ends the process: what was asked is done."""
+        """From now on the first signal ends the process: the command is done."""
         self._asked = True
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:

@@ -22,8 +22,8 @@ Exit statuses: docs/exit-codes.md.
 def generate(command: GenerateCommand) -> int:
     """Write one answer to stdout.
 
-    The answer goes to stdout as it comes, everything else to stderr. A file
-    (--file) is put after the prompt, and text from a pipe after both.
+    The answer is streamed to stdout, everything else goes to stderr. A file (--file) is put after
+    the prompt, and text from a pipe after both.
     """
     # Imported here: --help must not load the engine.
     from mlxcel_cli.generation import generate_once

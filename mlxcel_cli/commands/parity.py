@@ -1,4 +1,4 @@
-"""``mlxcel parity``: do all ways to get an answer write the same tokens?"""
+"""``mlxcel parity``: do all ways to get an answer generate the same tokens?"""
 
 from mlxcel_cli.command_lines import ParityCommand
 from mlxcel_cli.option_groups import takes_groups

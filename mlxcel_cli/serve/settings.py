@@ -67,7 +67,7 @@ class ServeSettings(ServeValues):
 
     @property
     def slots(self) -> int:
-        """Answers written at the same time."""
+        """Requests decoded at the same time."""
         return 1 if self.no_batch else self.parallel
 
     @property

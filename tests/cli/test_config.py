@@ -87,7 +87,7 @@ def test_variables_are_read_by_type(settings_of, variable, text, value):
             "top_k = true", ["config.toml: top_k", "a whole number"], id="a switch is none"
         ),
         pytest.param("stats = 1", ["config.toml: stats", "true or false"], id="a number is none"),
-        pytest.param("stop = [1]", ["config.toml: stop", "array of texts"], id="texts"),
+        pytest.param("stop = [1]", ["config.toml: stop", "array of strings"], id="texts"),
         pytest.param("generate = 1", ["config.toml: generate", "table"], id="a table is meant"),
         pytest.param("aliases = 1", ["config.toml: aliases", "table"], id="aliases"),
         pytest.param('prompt = "x"', ["config.toml: prompt"], id="a prompt is no setting"),

@@ -20,7 +20,7 @@ _NOTE = "Written by `make generated`."
 
 _HEAD = """# Configuration
 
-How `mlxcel` settles a setting. {note}
+Where `mlxcel` takes a setting from. {note}
 
 The first place that names a setting wins:
 
@@ -55,15 +55,15 @@ new-chat = "f9"
 `[keys]` changes keys of the chat by their actions' ids, which `docs/chat.md` lists.
 
 In the environment a switch is `1` or `0` (`true`, `yes`, `on` and their opposites will do), and
-several texts are a JSON array: `MLXCEL_STOP='["a", "b"]'`; an empty variable is no setting.
-What asks a question (the prompt, `--messages`, `--prefill`) is never taken from a setting.
+several strings are a JSON array: `MLXCEL_STOP='["a", "b"]'`; an empty variable is no setting.
+What makes a prompt (the prompt itself, `--messages`, `--prefill`) is never taken from a setting.
 
 Of other programs' variables these are honoured: `HF_HUB_OFFLINE` (ask no hub), `HF_HUB_CACHE`,
 `HF_HOME` and `XDG_CACHE_HOME` (where downloads lie), `NO_COLOR` and `TERM=dumb` (no escape codes),
 `OPENBLAS_NUM_THREADS` (threads of the BLAS on a CPU).
 """
 
-_TYPES = {bool: "switch", int: "whole number", float: "number", list: "texts"}
+_TYPES = {bool: "switch", int: "whole number", float: "number", list: "strings"}
 
 _MEANINGS = {
     "home": "folder of converted models and compiled parts; default: the platform's cache folder",
@@ -126,12 +126,12 @@ def configuration_page() -> str:
     lines = [_HEAD.format(note=_NOTE), "## Options", "", "| key | variable | type | option |"]
     lines.append("|---|---|---|---|")
     for key, option in _options():
-        kind = _TYPES.get(types[key], "text")
+        kind = _TYPES.get(types[key], "string")
         lines.append(f"| {key} | `MLXCEL_{key.upper()}` | {kind} | `{option}` |")
     lines += ["", "## The machine's settings", "", "| key | variable | type | meaning |"]
     lines.append("|---|---|---|---|")
     for key in machine:
-        kind = _TYPES.get(types[key], "text")
+        kind = _TYPES.get(types[key], "string")
         lines.append(f"| {key} | `MLXCEL_{key.upper()}` | {kind} | {_MEANINGS[key]} |")
     return "\n".join(lines) + "\n"
 

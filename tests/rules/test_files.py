@@ -23,7 +23,7 @@ PYTHON = python_files("engine", "mlxcel_cli", "tests", "benchmarks")
 MAY_CATCH_ALL = (
     "mlxcel_cli/engine_thread.py",  # what a job raises is raised again on its caller's side
     "engine/scheduler/",  # the row boundary: a row's failure ends that row
-    "mlxcel_cli/app.py",  # the front door: whatever comes becomes a line and an exit status
+    "mlxcel_cli/app.py",  # the entry point: every error becomes a line and an exit status
     "mlxcel_cli/serve/middleware.py",  # a handler's failure is a response
     "mlxcel_cli/serve/delivery.py",  # behind a stream's head it is the stream's last event
     "mlxcel_cli/serve/engine_loop.py",  # what a request raises when it is taken refuses it
@@ -101,7 +101,7 @@ def test_no_library_module_prints():
     assert [path for path in LIBRARY if "print" in called_names(path)] == []
 
 
-def test_only_output_door_and_screens_write_to_the_terminal():
+def test_only_output_entry_point_and_screens_write_to_the_terminal():
     writers = [
         str(path)
         for path in LIBRARY
@@ -121,7 +121,7 @@ def test_only_settings_and_runtime_read_the_environment():
     assert readers == []
 
 
-def test_only_owners_of_a_loop_or_a_door_catch_every_exception():
+def test_only_owners_of_a_loop_or_an_entry_point_catch_every_exception():
     catchers = [
         f"{path}:{node.lineno}"
         for path in LIBRARY

@@ -10,6 +10,8 @@ import struct
 import subprocess
 import sys
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -325,10 +327,10 @@ def test_an_idle_model_is_freed_and_the_next_request_loads_it_again(start_server
 
 
 def test_the_server_program_is_the_serve_command():
-    from importlib.metadata import entry_points
-
-    (script,) = entry_points(group="console_scripts", name="mlxcel-server")
-    assert script.value == "mlxcel_cli.door:serve_main"
+    project = tomllib.loads(
+        (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
+    assert project["scripts"]["mlxcel-server"] == "mlxcel_cli.entry_point:serve_main"
 
 
 def test_a_stream_that_waits_for_its_turn_carries_comments(start_server):

@@ -18,12 +18,12 @@ class Interrupted:
     def find_spec(self, name, *_):
         if name == "mlxcel_cli.app":
             os.kill(os.getpid(), signal.SIGINT)
-            print("goes on")
+            print("continues")
             sys.exit(7)
 
-from mlxcel_cli import door
+from mlxcel_cli import entry_point
 sys.meta_path.insert(0, Interrupted())
-door.{}()
+entry_point.{}()
 """
 
 
@@ -44,12 +44,12 @@ def test_where_a_shell_ignores_ctrl_c_it_stays_ignored():
     assert run("main", "ignored").returncode == 7
 
 
-def test_the_door_imports_nothing_of_the_program_before():
-    code = "import sys, mlxcel_cli.door; print(*sys.modules)"
+def test_the_entry_point_imports_nothing_of_the_program_before():
+    code = "import sys, mlxcel_cli.entry_point; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     ours = {name for name in loaded if name.startswith(("mlxcel", "engine"))}
-    assert ours == {"mlxcel_cli", "mlxcel_cli.door"}
+    assert ours == {"mlxcel_cli", "mlxcel_cli.entry_point"}
     # While `signal` makes its enums, Ctrl-C would show a traceback.
     assert "signal" not in loaded

@@ -1,8 +1,8 @@
 """The first lines of ``mlxcel`` that run: from here on Ctrl-C shows no traceback.
 
 Python's own handler would show one while the program is still being imported. Once it is,
-`mlxcel_cli.signals` takes over. `signal` itself makes its enums first, for a millisecond in which a
-traceback would be shown; what it is made of is there at once.
+`mlxcel_cli.signals` takes over. `signal` itself builds enums first, for a millisecond in which a
+traceback would be shown; `_signal` does not.
 """
 
 from _signal import (  # type: ignore[import-not-found]
