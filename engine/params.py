@@ -112,7 +112,7 @@ class SamplingParams:
     )  # fmt: skip
     top_k: int = _number(
         0, SAMPLING, "Sample from the N most likely tokens; {} is off.",
-        "N", allowed="0 (off) or more",
+        "N", low=-1, allowed="0 or -1 (off) or more",
     )  # fmt: skip
     top_p: float = _share(
         1.0, SAMPLING,
@@ -235,6 +235,7 @@ class SamplingParams:
             value = getattr(self, one.name)
             if one.low is not None and value is not None:
                 one.check(value)
+        object.__setattr__(self, "top_k", max(0, self.top_k))
         if self.logprobs is not None and self.logprobs < 0:
             raise InvalidParams("logprobs", f"must be 0 or more, got {self.logprobs}")
         for token, bias in self.logit_bias.items():

@@ -3,7 +3,7 @@
 Plain values that cross the thread's border; nothing here imports MLX.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -35,15 +35,6 @@ class ModelRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What a model's authors recommend, each None where they say nothing."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ModelReport:
     """What was loaded."""
 
@@ -58,7 +49,8 @@ class ModelReport:
     device: str = ""
     context_tokens: int | None = None
     """Most tokens of prompt and answer together."""
-    sampling: SamplingDefaults = field(default=SamplingDefaults())
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Sampling parameters that its authors recommend, by name."""
     can_switch_thinking: bool = False
     """Whether its chat template can switch the model's thinking off."""
 

@@ -11,7 +11,6 @@ from mlxcel_cli.answers import (
     AnswerRequest,
     ModelReport,
     ModelRequest,
-    SamplingDefaults,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class EngineBackend:
 
         ready = load_model(request, report, when_found=self.unload)
         self.generator = AnswerGenerator(ready)
-        facts, generation = ready.loaded.facts, ready.loaded.generation
+        facts = ready.loaded.facts
         return ModelReport(
             name=facts.name,
             path=facts.path,
@@ -51,7 +50,7 @@ class EngineBackend:
             warnings=ready.warnings,
             device=ready.device,
             context_tokens=ready.engine.context_tokens,
-            sampling=SamplingDefaults(generation.temperature, generation.top_p, generation.top_k),
+            sampling=ready.loaded.generation,
             can_switch_thinking=THINKING_SWITCH in (facts.template_text or ""),
         )
 

@@ -1,13 +1,22 @@
 """Holds what is known of a loaded model besides its weights, and reads it from the files."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
 
+from engine.errors import InvalidParams
 from engine.models.checkpoint import context_tokens
+from engine.params import SAMPLING_FIELDS
+
+RECOMMENDED = frozenset(
+    {"temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"}
+)
+"""Sampling parameters that generation_config.json has under the same name and meaning."""
 
 # For the few folders that say nothing of it; every family we know was trained with this at least.
 _FALLBACK_CONTEXT_TOKENS = 2048
@@ -40,15 +49,6 @@ class ModelFacts:
     """The chat template's source."""
     warnings: tuple[str, ...] = ()
     """What may make its answers worse than its authors meant."""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationDefaults:
-    """The sampling settings a model's authors recommend, each None where they say nothing."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,23 @@ def eos_ids(
     )
 
 
-def generation_defaults(generation: Mapping[str, Any]) -> GenerationDefaults:
-    """Return the sampling settings of generation_config.json; unusable ones read as unsaid."""
-    top_k = _number(generation.get("top_k"), 0, 2**31)
-    temperature = _number(generation.get("temperature"), 0, 100)
+def generation_defaults(generation: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the sampling parameters of generation_config.json that can be used, by name.
+
+    The names are those of `SamplingParams`.
+    """
+    found: dict[str, float] = {}
+    for one in SAMPLING_FIELDS:
+        value: Any = generation.get(one.name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if one.name not in RECOMMENDED or not is_number:
+            continue
+        with suppress(InvalidParams):  # too low or too high: as if it said nothing
+            one.check(value)
+            found[one.name] = one.type(value)
     if generation.get("do_sample") is False:
-        temperature = 0.0
-    return GenerationDefaults(
-        temperature=temperature,
-        top_p=_number(generation.get("top_p"), 0, 1),
-        top_k=None if top_k is None else int(top_k),
-    )
+        found["temperature"] = 0.0
+    return MappingProxyType(found)
 
 
 def quantization_label(labels: Iterable[str]) -> str | None:
@@ -122,12 +128,6 @@ def quantization_label(labels: Iterable[str]) -> str | None:
     if not counts:
         return None
     return " + ".join(sorted(counts, key=lambda label: (-counts[label], label)))
-
-
-def _number(value: Any, low: float, high: float) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
-        return float(value)
-    return None
 
 
 def _parts(caches: Iterable[Any]) -> Iterator[Any]:

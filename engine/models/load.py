@@ -23,7 +23,6 @@ from engine.models.checkpoint import (
     read_config,
     read_json,
 )
-from engine.models.facts import GenerationDefaults as GenerationDefaults
 from engine.models.facts import (
     Geometry,
     context_or_fallback,
@@ -100,7 +99,8 @@ class LoadedModel:
     template: ChatTemplate | None
     eos_ids: frozenset[int]
     """Of config.json, generation_config.json and the tokenizer together."""
-    generation: GenerationDefaults
+    generation: Mapping[str, float]
+    """Sampling parameters that its authors recommend, by name."""
 
 
 @dataclass(frozen=True, slots=True)

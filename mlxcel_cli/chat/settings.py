@@ -1,12 +1,12 @@
 """What a user can change during a chat: sampling, length, prompt lookup, thinking, system text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from engine.errors import InvalidParams
 from engine.params import SamplingParams
-from mlxcel_cli.answers import AnswerRequest, ModelReport, SamplingDefaults
+from mlxcel_cli.answers import AnswerRequest, ModelReport
 from mlxcel_cli.config import setting_types, value_from_text
 from mlxcel_cli.engine_requests import answer_request
 from mlxcel_cli.lookup_options import LookupOptions
@@ -86,7 +86,7 @@ class ChatSettings:
         Raises:
             InvalidParams: a value is out of its range.
         """
-        defaults = chat_defaults(SamplingDefaults() if model is None else model.sampling)
+        defaults = chat_defaults({} if model is None else model.sampling)
         request = answer_request(
             self.sampling,
             self.length,
@@ -97,10 +97,7 @@ class ChatSettings:
         return replace(request, lookup_texts=self.lookup_texts, reuses_kv=True)
 
 
-def chat_defaults(model: SamplingDefaults) -> SamplingParams:
+def chat_defaults(model: Mapping[str, float]) -> SamplingParams:
     """What a chat samples with where the user says nothing: the model's own defaults first."""
-    return SamplingParams(
-        temperature=DEFAULT_TEMPERATURE if model.temperature is None else model.temperature,
-        top_p=DEFAULT_TOP_P if model.top_p is None else model.top_p,
-        top_k=0 if model.top_k is None else model.top_k,
-    )
+    values: dict[str, Any] = {"temperature": DEFAULT_TEMPERATURE, "top_p": DEFAULT_TOP_P, **model}
+    return SamplingParams(**values)

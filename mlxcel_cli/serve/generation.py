@@ -172,7 +172,7 @@ def _sampling(spec: GenerationSpec, model: ServedModel, defaults: Defaults) -> S
         said = (
             spec.sampling.get(name),
             defaults.sampling.get(name),
-            getattr(model.generation, name, None),
+            model.generation.get(name),
             getattr(SERVER_SAMPLING, name),
         )
         values[name] = next((value for value in said if value is not None), None)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from engine.errors import ContextOverflow
 
 if TYPE_CHECKING:
-    from engine.models.facts import GenerationDefaults, ModelFacts
+    from engine.models.facts import ModelFacts
     from engine.text.answer_text import ThinkingMarks
     from engine.text.template import ChatTemplate
     from engine.text.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ class ServedModel:
     facts: ModelFacts
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    generation: GenerationDefaults
+    generation: Mapping[str, float]
     context_tokens: int
     """Most tokens of prompt and answer."""
     kv_budget_tokens: int | None

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import InvalidParams
 from engine.params import SpeculationParams
-from mlxcel_cli.answers import ModelReport, SamplingDefaults
+from mlxcel_cli.answers import ModelReport
 from mlxcel_cli.chat.settings import ChatSettings
 from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions
@@ -14,9 +14,7 @@ from mlxcel_cli.sampling_options import SamplingOptions
 
 
 def model(**sampling) -> ModelReport:
-    return ModelReport(
-        "m", Path("m"), 0.1, has_template=True, sampling=SamplingDefaults(**sampling)
-    )
+    return ModelReport("m", Path("m"), 0.1, has_template=True, sampling=sampling)
 
 
 def chosen(settings: ChatSettings, report: ModelReport | None) -> tuple[float, float, int]:

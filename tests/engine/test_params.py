@@ -18,7 +18,7 @@ HUGE = 10**400
 
 REFUSED = [
     *((SamplingParams, "temperature", value) for value in (-0.1, math.inf, math.nan)),
-    *((SamplingParams, "top_k", value) for value in (-1, HUGE)),
+    *((SamplingParams, "top_k", value) for value in (-2, HUGE)),
     *((SamplingParams, "top_p", value) for value in (-0.1, 1.1, math.nan)),
     *((SamplingParams, "min_p", value) for value in (-0.1, 1.1)),
     *((SamplingParams, "typical_p", value) for value in (0, -1, 1.1, math.nan)),
@@ -187,3 +187,7 @@ def test_a_negative_loop_rule_is_refused_by_its_field():
         with pytest.raises(InvalidParams) as refused:
             LoopRule(**{field: -1})
         assert refused.value.field == f"loop_{field}"
+
+
+def test_a_top_k_of_minus_one_is_off():
+    assert SamplingParams(temperature=1.0, top_k=-1) == SamplingParams(temperature=1.0, top_k=0)

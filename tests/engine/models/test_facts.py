@@ -39,18 +39,25 @@ def test_end_tokens_are_merged_and_what_is_none_is_dropped(config, generation, t
 
 
 @pytest.mark.parametrize(
-    ("generation", "temperature", "top_p", "top_k"),
+    ("generation", "found"),
     [
-        ({}, None, None, None),
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, 0.6, 0.95, 20),
-        ({"temperature": 0.6, "do_sample": False}, 0.0, None, None),
-        ({"temperature": "hot", "top_p": 2, "top_k": True}, None, None, None),
-        ({"temperature": -1, "top_k": -1}, None, None, None),
+        ({}, {}),
+        (
+            {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "typical_p": 0.9},
+            {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.05, "typical_p": 0.9},
+        ),
+        (
+            {"temperature": 1, "repetition_penalty": 1.1},
+            {"temperature": 1.0, "repetition_penalty": 1.1},
+        ),
+        ({"temperature": 0.6, "do_sample": False}, {"temperature": 0.0}),
+        ({"temperature": "hot", "top_p": 2, "top_k": True, "min_p": None}, {}),
+        ({"temperature": -1, "top_k": -1, "repetition_penalty": 0}, {"top_k": -1}),
+        ({"temperature": float("inf"), "top_k": 40.0, "max_new_tokens": 9}, {"top_k": 40}),
     ],
 )
-def test_generation_defaults(generation, temperature, top_p, top_k):
-    found = generation_defaults(generation)
-    assert (found.temperature, found.top_p, found.top_k) == (temperature, top_p, top_k)
+def test_generation_defaults(generation, found):
+    assert generation_defaults(generation) == found
 
 
 def test_a_context_not_named_is_the_familys_default_else_a_safe_one():

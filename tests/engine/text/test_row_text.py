@@ -1,5 +1,6 @@
 """The text of one row."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -75,3 +76,49 @@ def test_without_a_match_the_text_is_the_decoded_tokens(any_tokenizer, tokens, s
         assert row.text == whole
     else:
         assert whole.startswith(row.text + row.stop_match)
+
+
+def written(tokenizer, stops, *parts):
+    """A row's text after tokens of special names and of plain texts."""
+    row = RowText.of(tokenizer, stops)
+    for part in parts:
+        ids = [tokenizer.token_id(part)] if part in tokenizer.special_texts else None
+        for token in ids or tokenizer.encode(part):
+            if row.push(token):
+                return row
+    row.flush()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("stop", "parts", "text"),
+    [
+        ("<|im_start|>", ("hi", "<|im_start|>", "there"), "hi"),
+        ("<|im_start|>user", ("hi", "<|im_start|>", "user", "x"), "hi"),
+        ("i<|im_start|>", ("hi", "<|im_start|>", "user"), "h"),
+        ("<|im_end|><|im_start|>", ("hi", "<|im_end|>", "<|im_start|>"), "hi"),
+    ],
+)
+def test_a_stop_string_finds_the_special_token_it_names(byte_level, stop, parts, text):
+    row = written(byte_level, [stop], *parts)
+    assert (row.text, row.stop_match) == (text, stop)
+
+
+@pytest.mark.parametrize("stop", ["<|im_start|>", "x<|im_start|>"])
+def test_a_stop_string_finds_the_name_where_it_is_spelt(byte_level, stop):
+    row = RowText.of(byte_level, [stop])
+    for token in byte_level.encode("hi x<|im_start|>"):
+        row.push(token)
+    assert row.stop_match == stop
+
+
+def test_a_special_token_that_ends_nothing_is_no_text(byte_level):
+    row = written(byte_level, ["<|im_start|>system"], "hi", "<|im_start|>", "user")
+    assert (row.text, row.stop_match) == ("hiuser", None)
+
+
+def test_a_special_token_that_is_text_is_found_as_text(byte_level):
+    row = RowText.of(byte_level, ["<|im_start|>user"], keep_texts=("<|im_start|>",))
+    tokens = [byte_level.token_id("<|im_start|>"), *byte_level.encode("user")]
+    assert [row.push(token) for token in tokens][-1]
+    assert row.stop_match == "<|im_start|>user"
