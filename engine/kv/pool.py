@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from engine.errors import InvalidParams, RewindFailed
 from engine.kv.forward_shape import ForwardShape
+from engine.kv.geometry import grown_capacity
 from engine.kv.layer import PoolLayer
 from engine.kv.storage import RowSnapshot
 
@@ -235,11 +236,7 @@ class Pool:
         self._capacity = self._capacity_for(tokens)
 
     def _capacity_for(self, tokens: int) -> int:
-        if tokens <= self._capacity:
-            return self._capacity
-        # Long rows grow by an eighth: 256 at a time would copy a 100K-token row 400 times.
-        wanted = max(tokens, self._capacity + self._capacity // 8)
-        return -(-wanted // CAPACITY_STEP) * CAPACITY_STEP
+        return grown_capacity(self._capacity, tokens, CAPACITY_STEP)
 
     def _resize(self, rows: int, kept: list[int] | None) -> None:
         for layer in self._layers:

@@ -33,7 +33,7 @@ class Solo:
     def __init__(self, make_caches: Callable[[], list[Any]], *, cuts_inside: bool = True) -> None:
         self._make_caches = make_caches
         self._cuts_inside = cuts_inside
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _SoloRow] = {}
 
     @property
     def rows(self) -> int:
@@ -49,7 +49,7 @@ class Solo:
         """Take the lowest free slot."""
         del expected_tokens
         slot = next(slot for slot in range(len(self._rows) + 1) if slot not in self._rows)
-        self._rows[slot] = _Row(self._make_caches())
+        self._rows[slot] = _SoloRow(self._make_caches())
         return slot
 
     def close(self, slot: int, *, failed: bool) -> None:
@@ -95,7 +95,7 @@ class Solo:
     def one(self, slot: int, width: int) -> Iterator[Sequence[Any]]:
         """The caches of a forward of ``width`` tokens."""
         row = self._rows[slot]
-        before = None if row.trims(width) else _Row(copy.deepcopy(row.caches), row.tokens)
+        before = None if row.trims(width) else _SoloRow(copy.deepcopy(row.caches), row.tokens)
         try:
             yield row.caches
         except BaseException:
@@ -158,13 +158,13 @@ class Solo:
         self._rows.clear()
 
 
-class _Row:
+class _SoloRow:
     __slots__ = ("before", "caches", "tokens")
 
     def __init__(self, caches: list[Any], tokens: int = 0) -> None:
         self.caches = caches
         self.tokens = tokens
-        self.before: _Row | None = None
+        self.before: _SoloRow | None = None
 
     def trims(self, width: int = 0) -> bool:
         """Whether every cache can be trimmed, still so after ``width`` more tokens."""

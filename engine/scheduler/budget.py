@@ -7,6 +7,8 @@ positions grow in steps; so the measure of a plan is rows x positions after thos
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.kv.geometry import grown_capacity
+
 
 @dataclass(frozen=True, slots=True)
 class KvGeometry:
@@ -28,10 +30,8 @@ class KvGeometry:
 
         Long rows grow by an eighth at a time, so the last growth may overshoot by as much.
         """
-        step = self.capacity_step
-        before = (tokens - 1) // step * step
-        wanted = max(tokens, before + before // 8)
-        return -(-wanted // step) * step
+        before = (tokens - 1) // self.capacity_step * self.capacity_step
+        return grown_capacity(before, tokens, self.capacity_step)
 
 
 @dataclass(frozen=True, slots=True)
