@@ -87,7 +87,7 @@ class Output:
         self._to_stderr(f"{visible(text)}\n")
 
     def progress(self, text: str) -> None:
-        """Show what is going on in one line of a terminal, over the last such line."""
+        """Show progress in one line of a terminal, over the last such line."""
         if not self._rewrites:
             return
         room = shutil.get_terminal_size().columns - 1

@@ -26,7 +26,7 @@ from engine.text.tokenizer import Tokenizer, read_json
 NO_EXTRA: Mapping[str, object] = MappingProxyType({})
 
 _PROBE = "PROBE"
-"""A message that tells in which form a template reads content."""
+"""A message that shows in which form a template reads content."""
 
 PLAIN_CUES = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 """How turns are headed for a model without a chat template."""

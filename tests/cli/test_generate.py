@@ -105,9 +105,9 @@ def test_a_failure_is_one_line_and_a_status_and_under_json_an_object(program, sc
     assert (plain.returncode, plain.stdout) == (code, b"")
     assert plain.stderr.startswith(b"mlxcel: ")
     assert plain.stderr.count(b"\n") == 1
-    told = program.run("generate", "-m", "nope", "hi", "--json", script=script)
-    assert (told.returncode, told.stderr) == (code, b"")
-    (error,) = lines(told.stdout)
+    failed = program.run("generate", "-m", "nope", "hi", "--json", script=script)
+    assert (failed.returncode, failed.stderr) == (code, b"")
+    (error,) = lines(failed.stdout)
     assert (error["type"], error["error"]["type"]) == ("error", kind)
     assert f"mlxcel: {error['error']['message']}\n".encode() == plain.stderr
 
