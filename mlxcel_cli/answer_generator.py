@@ -39,12 +39,13 @@ class AnswerGenerator:
         prompt = render_prompt(self.ready.loaded.template, request.prompt)
         params = self._params(prompt, request)
         text = AnswerText(prompt.thinking_marks, inside=prompt.opens_thinking)
-        if request.reuses_kv:
-            known = self._conversation.covered(params, CacheUse())
+        cache = self._conversation if request.reuses_kv else None
+        if cache is not None:
+            known = cache.covered(params, CacheUse())
             yield PrefillProgress("", known, len(params.prompt_ids))
         if request.prompt.prefill:
             yield text.add(TextDelta(request.prompt.prefill))
-        with closing(self._events(params, request)) as events:
+        with closing(self._events(params, request, cache)) as events:
             for event in events:
                 match event:
                     case Started(lookup_refused=reason) if reason is not None:
@@ -60,19 +61,20 @@ class AnswerGenerator:
                         pass
 
     def _events(
-        self, params: SequenceParams, request: AnswerRequest
+        self, params: SequenceParams, request: AnswerRequest, cache: PromptCache | None
     ) -> Generator[SessionEvent, None, None]:
         """The session's events; closing them frees the row on this thread, now."""
         ready, session = self.ready, self.ready.session
-        cache = self._conversation if request.reuses_kv else None
         references = self._references(params, request)
         widths = ready.use_kept_widths(params.speculation)
         session.width_costs = ready.width_costs
-        with closing(
-            session.generate(params, stops=request.stops, references=references, cache=cache)
-        ) as events:
-            yield from events
-        ready.width_costs = session.width_costs
+        try:
+            yield from session.generate(
+                params, stops=request.stops, references=references, cache=cache
+            )
+        finally:
+            # Measured before the first token: a cancelled answer has measured too.
+            ready.width_costs = session.width_costs
         if widths is not None and ready.width_costs is not None:
             widths.save(ready.width_costs)
 
