@@ -20,7 +20,7 @@ EngineError
 ├── SnapshotError        a row's snapshot cannot be taken, cut, read or restored
 │   ├── SnapshotCorrupt      a file is no snapshot, damaged, or of another version
 │   └── SnapshotMismatch     it was made by another model or setup; names the differences
-└── RowError             one sequence failed; its neighbours go on
+└── RowError             one sequence failed; its neighbours continue
     ├── EvalFailed           the backend raised while it computed
     ├── NonFiniteLogits      the model gave NaN for every token
     ├── RewindFailed         KV storage could not drop speculative appends
@@ -169,7 +169,7 @@ class DrafterOutOfStep(EngineError):
 
 
 class RowError(EngineError):
-    """One sequence failed; its neighbours go on."""
+    """One sequence failed; its neighbours continue."""
 
 
 class EvalFailed(RowError):

@@ -109,12 +109,12 @@ class Forwards:
         _start(ticket, [ticket.readable, *drawn.arrays()])
 
     def release(self, ticket: Ticket) -> None:
-        """Start a step that was held.
+        """Start a step that was only built.
 
         Raises:
             EvalFailed: the backend threw.
         """
-        ticket.is_held = False
+        ticket.is_unstarted = False
         held, ticket.held = ticket.held, []
         if held:
             guard.dispatch(held)
@@ -229,7 +229,7 @@ def _shaped(logits: mx.array, *shape: int) -> mx.array:
 
 
 def _start(ticket: Ticket, arrays: list[mx.array]) -> None:
-    if ticket.is_held:
+    if ticket.is_unstarted:
         ticket.held = arrays
     else:
         guard.dispatch(arrays)

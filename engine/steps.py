@@ -1,10 +1,10 @@
 """Decode steps: dispatching one for some rows, and reading it when its turn comes.
 
 ``submit`` reads nothing from the device, so that step n+1 is on its way before token n is read.
-On a CPU it is built and held: starting a step there takes the thread until the last hundred or so
-operations are left (MLX 0.32 lets no more wait), and token n would be told a step late. It is
-started by ``flush``, once the caller has told token n, at the latest by the next ``submit``.
-What goes wrong while a step is dispatched or drawn is kept in its ticket and told when that is
+On a CPU it is only built: starting a step there takes the thread until the last hundred or so
+operations are left (MLX 0.32 lets no more wait), and token n would be sent a step late. It is
+started by ``flush``, once the caller has sent token n, at the latest by the next ``submit``.
+What goes wrong while a step is dispatched or drawn is kept in its ticket and reported when that is
 collected. A row has at most two steps outstanding, and none goes behind a step whose own draw still
 waits for the host: there is no token yet that its forward could be fed.
 """
@@ -38,20 +38,20 @@ class Ticket:
         draw: the tokens drawn, lazy; None while it waits.
         readable: int32[W], the drawn tokens, -1 where a row's logits were not finite.
         appended: whether the forward was built, so that each row has one more append.
-        is_held: whether what is built waits to be started.
+        is_unstarted: whether what is built waits to be started.
         held: what is to be started.
         error: why the whole step failed.
         faults: why single rows failed before they could be read.
     """
 
     __slots__ = (
-        "appended", "draw", "error", "faults", "held", "is_held", "logits", "newest", "readable",
-        "rows",
+        "appended", "draw", "error", "faults", "held", "is_unstarted", "logits", "newest",
+        "readable", "rows",
     )  # fmt: skip
 
-    def __init__(self, rows: dict[Row, int], *, is_held: bool = False) -> None:
+    def __init__(self, rows: dict[Row, int], *, is_unstarted: bool = False) -> None:
         self.rows = rows
-        self.is_held = is_held
+        self.is_unstarted = is_unstarted
         self.held: list[mx.array] = []
         self.newest: mx.array | None = None
         self.logits: mx.array | None = None
@@ -119,9 +119,9 @@ class Steps:
             raise InvalidParams("step", "a row has steps outstanding that must be collected first")
         self._table.fit()
         self.flush()
-        is_held = self._holds and self._latest is not None
+        is_unstarted = self._holds and self._latest is not None
         alive = [row for row in rows if row.lost is None]
-        ticket = self._latest = Ticket(self._forwards.layout(alive), is_held=is_held)
+        ticket = self._latest = Ticket(self._forwards.layout(alive), is_unstarted=is_unstarted)
         ticket.faults = {row: row.lost for row in rows if row.lost is not None}
         if ticket.rows:
             self._dispatch(ticket)
@@ -133,7 +133,7 @@ class Steps:
         """Read a ticket's tokens and finish each of its rows that still waits for it."""
         reading: DrawReading | None = None
         failure: RowError | None = None
-        # A ticket no row waits for is not read: its failure was told with the step before.
+        # A ticket no row waits for is not read: its failure was reported with the step before.
         if ticket.is_awaited:
             try:
                 reading = self._read_ticket(ticket)
@@ -162,10 +162,10 @@ class Steps:
             self._latest = None
 
     def flush(self) -> None:
-        """Start the step that is held, if anybody still waits for it."""
+        """Start the step that was only built, if a row still waits for it."""
         self.forget()
         ticket = self._latest
-        if ticket is None or not ticket.is_held:
+        if ticket is None or not ticket.is_unstarted:
             return
         try:
             self._forwards.release(ticket)

@@ -93,7 +93,7 @@ def fresh_caches(model: Any) -> list[Any]:
 
 
 class _Layers:
-    """Translates mlx-lm's caches into pool layers, and remembers which kinds there were."""
+    """Translates mlx-lm's caches into pool layers, and notes which kinds there were."""
 
     def __init__(self, context_tokens: int, *, grouped: bool) -> None:
         self.layers: list[PoolLayer] = []

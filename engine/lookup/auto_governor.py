@@ -1,6 +1,6 @@
 """Drafts what pays: the measured price of a round against how often this text copies itself.
 
-One rule. The longer a passage has agreed with its source, the likelier it goes on; so chances are
+One rule. The longer a passage has agreed with its source, the likelier it continues; so chances are
 kept by agreement length, learnt from every token that was proposed, whether a round verified it or
 a plain step happened to confirm or refute it. ``best_draft`` then weighs these chances and the
 measured costs. A draft that does not pay is not verified, but still teaches: trying costs nothing.
@@ -16,9 +16,9 @@ from engine.params import LookupPolicy, SpeculationParams
 PIPELINE_REFILL_ROUNDS = 4
 """Plain rounds without a step in flight that a draft causes: the switch and three empty asks."""
 AGREEMENT_BANDS = (1, 2, 3, 4, 6, 9, 14, 24)
-"""Lower ends of the agreement lengths that share one estimate; nothing longer is told apart."""
+"""Lower ends of the agreement lengths that share one estimate; longer ones are one band."""
 PRIOR_CHANCES = (0.15, 0.3, 0.5, 0.6, 0.75, 0.85, 0.93, 0.97)
-"""Chance to go on, by band, before a sequence has shown its own."""
+"""Chance to continue, by band, before a sequence has shown its own."""
 PRIOR_WEIGHT = 4.0
 """Tokens that a prior chance counts for."""
 MEMORY = 0.97

@@ -1,9 +1,9 @@
 """Finds where the newest tokens of a context stood before, longest n-gram and latest place first.
 
-The answer is that of a naive backward scan (the tests' judge). Long stretches are indexed in bulk
-as sorted arrays, the newest tokens in dictionaries, which a bulk build swallows from time to time.
-With n-grams of 2 and 3 a 128K-token context costs 28 to 66 bytes a token, peaks included, builds in
-15 ms and is asked in 11 us, on one core of a small server.
+The answer is that of a naive backward scan (the tests' reference). Long stretches are indexed in
+bulk as sorted arrays, the newest tokens in dictionaries, which a bulk build swallows from time to
+time. With n-grams of 2 and 3 a 128K-token context costs 28 to 66 bytes a token, peaks included,
+builds in 15 ms and is asked in 11 us, on one core of a small server.
 """
 
 from array import array

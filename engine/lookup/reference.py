@@ -1,4 +1,4 @@
-"""A text beside the prompt that drafts may be copied from."""
+"""A text outside the prompt that drafts may be copied from."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

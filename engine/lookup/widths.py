@@ -40,7 +40,7 @@ class WidthCosts:
             seconds: measured width to the seconds of one such forward; width 1 may be missing, it
                 then costs one step.
             step_seconds: seconds of one pipelined plain step.
-            max_width: ``max_draft`` + 1; past the widest measured one the last slope goes on.
+            max_width: ``max_draft`` + 1; past the widest measured one the last slope continues.
         """
         if not (math.isfinite(step_seconds) and step_seconds > 0):
             raise InvalidParams("width_costs", f"a step must take time, got {step_seconds} s")
@@ -58,7 +58,7 @@ class WidthCosts:
         return self.by_width[draft_tokens]
 
     def forward(self, tokens: int) -> float:
-        """Cost of one forward over so many tokens of any rows; the last slope goes on for ever.
+        """Cost of one forward over so many tokens of any rows; the last slope continues.
 
         On two cores 16 tokens cost 2.4 lone steps and 32 cost 4.4, as the line says; on a GPU it is
         nearly level.
@@ -102,7 +102,7 @@ def best_draft(chances: Sequence[float], costs: WidthCosts, *, extra_cost: float
     Args:
         chances: as for ``expected_tokens``, one per token of the proposal.
         costs: prices of the rounds; no draft is longer than what they cover.
-        extra_cost: what drafting at all costs beside the round itself.
+        extra_cost: what drafting at all costs besides the round itself.
     """
     best, best_rate = 0, MARGIN
     tokens = reached = 1.0
@@ -124,7 +124,7 @@ def costs_beside(costs: WidthCosts, others: int, *, shares: bool) -> WidthCosts:
 
     Args:
         costs: of a lone row.
-        others: rows that decode beside it.
+        others: rows that decode with it.
         shares: whether one forward may verify the draft and be the others' step.
     """
     if others == 0:

@@ -84,7 +84,7 @@ class DiskTier:
     def find(
         self, scope: CacheScope, ids: tuple[int, ...], reach: int, *, cuts: bool = True
     ) -> list[tuple[RunKey, int]]:
-        """Runs that go on from the first ``reach`` tokens of ``ids``, each with where it parts.
+        """Runs that continue from the first ``reach`` tokens of ``ids``, each with where it parts.
 
         Args:
             scope: where to look.

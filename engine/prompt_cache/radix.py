@@ -58,7 +58,7 @@ class RadixTree(Generic[V]):
     def graft(self, parent: Node[V], ids: tuple[int, ...], value: V | None) -> Node[V]:
         """Add a node behind ``parent``, none of whose children begins with the same token."""
         assert ids, "a node has tokens"
-        assert ids[0] not in parent.children, "the path goes on in a child"
+        assert ids[0] not in parent.children, "the path continues in a child"
         node = Node(ids, parent, value)
         parent.children[ids[0]] = node
         return node

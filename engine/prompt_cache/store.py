@@ -88,7 +88,7 @@ class KvStore:
         """Keep KV of the last ``kv.tokens`` of ``ids``; those before must be here.
 
         Returns:
-            Whether it was kept: there may be no room beside what stands before it.
+            Whether it was kept: there may be no room next to what comes before it.
 
         Raises:
             EvalFailed: the backend threw; nothing was changed.
@@ -228,7 +228,7 @@ class KvStore:
     def _drop(self, node: Node[Held]) -> int:
         held = node.value
         assert held is not None
-        assert not (self._cuts and node.children), "a run goes before those it goes on from"
+        assert not (self._cuts and node.children), "a run is evicted before those it continues from"
         del self._recent[node]
         node.value = None
         self.nbytes -= held.kv.nbytes

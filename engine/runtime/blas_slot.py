@@ -39,7 +39,7 @@ def serve(library: BlasLibrary, shim: Shim | None, mlx: Path) -> None:
     """Send MLX's float32 products to ``shim``, or to the library itself.
 
     Raises:
-        BlasError: a product came out wrong, or the pointer could not be changed. MLX then goes
+        BlasError: a product came out wrong, or the pointer could not be changed. MLX then continues
             on with what it had.
     """
     target = shim.sgemm if shim else library.sgemm

@@ -105,7 +105,7 @@ def test_an_answer_without_a_word_says_so(pipe):
     assert "the model wrote nothing" in ran.stderr
 
 
-def test_chats_of_pipes_are_saved_and_gone_on_with(pipe):
+def test_chats_of_pipes_are_saved_and_continued(pipe):
     pipe("first\n")
     ran = pipe("second\n/stats\n", "--continue")
     assert ran.stdout == "You said: second (6 characters) \n"
@@ -171,7 +171,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_names_the_way_out(typed):
     assert child.exitstatus == 0
 
 
-def test_ctrl_c_stops_an_answer_and_the_chat_goes_on(typed):
+def test_ctrl_c_stops_an_answer_and_the_chat_continues(typed):
     child = typed(FAKE_PAUSE="0.3", FAKE_ANSWER="word " * 50)
     child.send("go\r")
     child.expect_exact("word word")

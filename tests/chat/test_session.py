@@ -64,7 +64,7 @@ def test_a_crash_loses_at_most_a_second_of_an_answer(session, store, clock):
     assert (answer.text, answer.finish) == ("one two", None)
 
 
-def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_goes_on(session):
+def test_a_stopped_answer_stays_in_the_chat_and_the_next_turn_continues(session):
     session.ask("hi")
     session.request()
     session.take(TextDelta("Hel", tokens=1))
@@ -144,7 +144,7 @@ def test_an_error_while_regenerating_keeps_the_answer_that_was_there(session):
     assert session.chat.last_answer.text == "Hello"
 
 
-def test_an_answer_that_was_cut_goes_on_from_its_end(session):
+def test_an_answer_that_was_cut_continues_from_its_end(session):
     session.ask("hi")
     session.request()
     session.take(TextDelta("Hel"))

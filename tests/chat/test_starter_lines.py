@@ -188,7 +188,7 @@ def test_sigterm_ends_it_with_its_status(typed, moment):
     assert ends(child) == 128 + signal.SIGTERM
 
 
-def test_a_killed_chat_is_gone_on_with(typed, pipe):
+def test_a_killed_chat_is_continued(typed, pipe):
     child = typed()
     begins_a_story(child)
     child.expect("(.|\n){400}")

@@ -199,7 +199,7 @@ def test_chats_are_read_with_another_program_that_is_about_to_write(store):
         assert store.load("aa").last_asked == "a"
 
 
-def test_a_call_that_may_wait_goes_on_once_the_file_is_free(store):
+def test_a_call_that_may_wait_continues_once_the_file_is_free(store):
     store.save(Chat("aa").asked("a"))
     with ExitStack() as holding:
         holding.enter_context(held_elsewhere(store.path))

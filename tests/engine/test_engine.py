@@ -249,7 +249,7 @@ def test_pieces_come_in_order():
         engine.prefill(seq, PrefillChunk(1, 2, is_last=False))
 
 
-def test_progress_is_told_piece_by_piece():
+def test_progress_is_reported_piece_by_piece():
     engine = cycle_engine()
     seq = engine.open(SequenceParams((1, 2, 3)))
     middle = engine.prefill(seq, PrefillChunk(0, 2, is_last=False))

@@ -19,7 +19,7 @@ from tests.engine.rigs import (
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5, 6])
 @pytest.mark.parametrize("pipelined", [True, False])
-def test_a_forward_that_raises_ends_its_rows_and_the_engine_goes_on(failing, pipelined):
+def test_a_forward_that_raises_ends_its_rows_and_the_engine_continues(failing, pipelined):
     engine = cycle_engine()
     watched = Watched(engine)
     watched.fails_in = lambda call: call == failing

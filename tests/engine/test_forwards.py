@@ -226,7 +226,7 @@ def test_a_step_that_waits_for_a_row_that_is_closed_is_drawn_all_the_same():
     assert [engine.collect(ticket)[0].token for ticket in (two, three)] == [10, 11]
 
 
-def test_a_mask_that_raises_after_the_row_it_waited_for_has_ended_is_told():
+def test_a_mask_that_raises_after_the_row_it_waited_for_has_ended_is_reported():
     engine = cycle_engine()
     hooks = Hooks()
     hooks.raises_at = 3

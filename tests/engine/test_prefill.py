@@ -116,7 +116,7 @@ def test_an_interleaved_chunk_is_sized_for_a_shorter_time():
     assert pacer.interleaved_tokens == 128
 
 
-def test_what_an_interleaved_chunk_takes_is_told_as_a_part_of_a_whole_one():
+def test_what_an_interleaved_chunk_takes_is_reported_as_a_part_of_a_whole_one():
     pacer = PrefillPacer()
     assert pacer.interleaved_share == pytest.approx(0.2)  # as it is meant to be
     pacer.observe(32, 0.125, interleaved=True)

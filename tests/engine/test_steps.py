@@ -37,7 +37,7 @@ def test_a_row_behind_a_failed_step_wants_no_further_one(monkeypatch):
     assert isinstance(outcome.error, EvalFailed)
 
 
-def test_a_step_that_cannot_be_dispatched_is_told_when_it_is_collected(monkeypatch):
+def test_a_step_that_cannot_be_dispatched_is_reported_when_it_is_collected(monkeypatch):
     engine = cycle_engine()
     sick, sound = begun(engine, (3, 4), (5, 6))
     _fail_once(monkeypatch, "dispatch")

@@ -71,8 +71,12 @@ FIELD_NAMES = {
 }
 """Names that are wrong as wholes, though their words are not."""
 
-THE_FIELDS_OWN: dict[str, str] = {}
-"""Place (a file's path, or the beginning of one) -> why an old word stands there."""
+ALLOWED = {
+    ("mlxcel_cli/parity/plan.py", "tell"): "a prompt",
+    ("benchmarks/parity_starter.py", "tell"): "a prompt",
+    ("mlxcel_cli/command_lines.py", "arms"): "the old spelling of an option, which users may type",
+}
+"""File and word -> why it stands there."""
 
 NAMES_ONLY = {"adopt", "adopted", "adopts", "answering", "asking", "detach", "hosting", "pen"}
 """Plain English in a sentence."""
@@ -81,14 +85,9 @@ OLD = {word: better for words, better in FIELD_WORDS.items() for word in words.s
 IN_PROSE = "|".join([*sorted(OLD.keys() - NAMES_ONLY), *FIELD_PHRASES])
 PHRASES = re.compile(rf"\b(?:{IN_PROSE})\b", re.IGNORECASE)
 
-# Going down while names change: what still stands there.
-STILL_IN_NAMES = 175
-STILL_IN_PROSE = 420
-STILL_ON_PAGES = 50
-STILL_TWICE = {
-    "Cancelled", "Done", "Drafting", "Phase",
-    "PrefillProgress", "Prompt", "Rows", "Steps", "TextDelta", "Ticket", "_Row",
-}  # fmt: skip
+# Going down while the scheduler's names change; 0 is the aim.
+STILL_IN_NAMES = 30
+STILL_IN_PROSE = 55
 
 
 def parts(name: str) -> list[str]:
@@ -131,14 +130,13 @@ def test_no_two_classes_of_the_product_share_a_name():
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path}:{node.lineno}")
     twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert {name: found for name, found in twice.items() if name not in STILL_TWICE} == {}
+    assert twice == {}
 
 
 def test_names_are_the_field_s():
     found = [
         f"{path}: {name}"
         for path in CODE
-        if not path.as_posix().startswith(tuple(THE_FIELDS_OWN))
         for name in [path.stem, *sorted({*defined_names(syntax_tree(path))})]
         if is_old_name(name)
     ]
@@ -149,8 +147,8 @@ def test_docstrings_messages_and_comments_use_the_field_s_words():
     found = [
         f"{path}: {phrase}"
         for path in CODE
-        if not path.as_posix().startswith(tuple(THE_FIELDS_OWN))
         for phrase in old_phrases(prose((ROOT / path).read_text("utf-8")))
+        if (path.as_posix(), phrase.lower()) not in ALLOWED
     ]
     assert len(found) <= STILL_IN_PROSE, found
 
@@ -159,10 +157,9 @@ def test_pages_use_the_field_s_words():
     found = [
         f"{path}: {phrase}"
         for path in PAGES
-        if not path.as_posix().startswith(tuple(THE_FIELDS_OWN))
         for phrase in old_phrases((ROOT / path).read_text("utf-8"))
     ]
-    assert len(found) <= STILL_ON_PAGES, found
+    assert found == []
 
 
 @pytest.mark.parametrize(

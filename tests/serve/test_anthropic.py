@@ -147,7 +147,7 @@ def test_a_stop_sequence_is_named_and_not_written(client):
     assert cut.content[0].text == text[: text.index(stop)]
 
 
-def test_a_last_assistant_message_is_gone_on_with(server):
+def test_a_last_assistant_message_is_continued(server):
     prefilled = [*HELLO, {"role": "assistant", "content": "Well"}]
     usage = post(server, messages=prefilled).json["usage"]
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == 22 + len("Well")

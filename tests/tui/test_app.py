@@ -62,7 +62,7 @@ def test_a_chat_is_deleted_from_the_list(chat):
     chat(ScriptedBackend(), steps)
 
 
-def test_resuming_shows_the_chat_and_goes_on_with_it(chat):
+def test_resuming_shows_the_chat_and_continues_with_it(chat):
     async def first(pilot):
         await ready(pilot)
         await ask(pilot, "hi")
@@ -324,7 +324,7 @@ def test_scrolling_to_the_top_brings_earlier_turns_and_keeps_in_view_what_is_the
     chat(ScriptedBackend(), steps, long_chat, resume=True)
 
 
-def test_the_oldest_turns_lose_their_widgets_as_the_chat_goes_on(chat):
+def test_the_oldest_turns_lose_their_widgets_as_the_chat_continues(chat):
     async def steps(pilot):
         await ready(pilot)
         for number in range((MOST_TURNS + SPARE_TURNS) // 2 + 1):

@@ -126,7 +126,7 @@ def test_sigterm_gives_the_terminal_back(starter, moment):
     assert LEFT_SCREEN in chat.raw
 
 
-def test_a_killed_chat_goes_on_where_it_was(starter, environ):
+def test_a_killed_chat_continues_where_it_was(starter, environ):
     chat = starter(*GREEDY)
     chat.child.send(LONG_STORY)
     chat.until("tok/s")

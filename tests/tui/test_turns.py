@@ -80,7 +80,7 @@ def test_a_message_sent_before_the_load_has_begun_waits_for_it(chat, monkeypatch
     chat(ScriptedBackend("Hello"), steps)
 
 
-def test_esc_while_it_waits_gives_the_message_back_and_the_load_goes_on(chat):
+def test_esc_while_it_waits_gives_the_message_back_and_the_load_continues(chat):
     gate = Gate()
 
     async def steps(pilot):
@@ -127,7 +127,7 @@ def test_a_model_that_is_not_there_is_reported_and_the_message_given_back(chat):
     chat(backend, steps)
 
 
-def test_esc_stops_an_answer_which_stays_and_the_next_turn_goes_on(chat):
+def test_esc_stops_an_answer_which_stays_and_the_next_turn_continues(chat):
     gate = Gate()
     backend = ScriptedBackend([TextDelta("Once upon", tokens=2), gate, done("never")], "More")
 

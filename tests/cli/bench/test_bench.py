@@ -34,7 +34,7 @@ def bench(model, monkeypatch, tmp_path):
     return run
 
 
-def test_widths_are_measured_told_drawn_and_kept(bench, model, tmp_path):
+def test_widths_are_measured_reported_drawn_and_kept(bench, model, tmp_path):
     plot = tmp_path / "widths.svg"
     done = bench("verify-width", str(model), "--repeats", "2", "--json", "--plot", str(plot))
     assert done.returncode == 0, done.stderr

@@ -77,7 +77,7 @@ def saved(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_process_goes_on_identically(kind, tmp_path):
+def test_another_process_continues_identically(kind, tmp_path):
     expected, paths = [], []
     for sampling in (GREEDY, SEEDED, MIROSTAT):
         engine = engine_of(kind)

@@ -44,7 +44,7 @@ every_sampler = pytest.mark.parametrize(
 
 @every_kind
 @every_sampler
-def test_a_row_restored_at_any_step_goes_on_identically(kind, sampling):
+def test_a_row_restored_at_any_step_continues_identically(kind, sampling):
     params = request(sampling=sampling)
     expected = run_alone(engine_of(kind), params).tokens
     engine, other = engine_of(kind), engine_of(kind)
@@ -80,7 +80,7 @@ def test_a_snapshot_with_steps_in_flight_is_of_the_committed_row(kind, sampling,
 
 
 @every_kind
-def test_a_row_restored_while_its_prompt_is_read_goes_on_with_the_prompt(kind):
+def test_a_row_restored_while_its_prompt_is_read_continues_with_the_prompt(kind):
     params = request()
     expected = run_alone(engine_of(kind), params).tokens
     engine, other = engine_of(kind), engine_of(kind)
@@ -134,7 +134,7 @@ def test_a_row_leaves_a_batch_and_joins_another_and_no_neighbour_notices(kind):
 
 
 @pytest.mark.parametrize("kind", ["dense", "window as a mask", "ring"])
-def test_a_row_restored_after_a_verify_round_goes_on_identically(kind):
+def test_a_row_restored_after_a_verify_round_continues_identically(kind):
     params = request(written=14)
     expected = run_alone(engine_of(kind), params).tokens
     engine, other = engine_of(kind), engine_of(kind)
@@ -344,7 +344,7 @@ def test_more_than_a_row_holds_cannot_be_detached():
 
 
 @every_kind
-def test_a_snapshot_holds_its_own_arrays_and_the_pool_goes_on_in_place(kind):
+def test_a_snapshot_holds_its_own_arrays_and_the_pool_continues_in_place(kind):
     engine = engine_of(kind, **({} if kind == "window as a mask" else {"context": 4096}))
     seqs = [begun(engine, request(20, shift=i, written=40)) for i in range(4)]
     engine.step(seqs)

@@ -108,7 +108,7 @@ def test_auto_is_the_devices_plain_policy_until_costs_are_measured(unmeasured, e
     assert governor_for(SpeculationParams(), unmeasured=unmeasured, costs=None) == expected
 
 
-def test_beside_other_rows_a_draft_must_bring_what_they_would_write_meanwhile():
+def test_alongside_other_rows_a_draft_must_bring_what_they_would_write_meanwhile():
     alone = AutoGovernor.fresh(7, DENSE)
     assert draft_tokens(alone, agreement=4) > 0
     assert draft_tokens(alone, agreement=4, others=3) == 0

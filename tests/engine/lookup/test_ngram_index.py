@@ -87,7 +87,7 @@ def test_every_answer_is_the_naive_scans(pieces, limits, ngram_min, spread):
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(2**31 - 3, 2**31), min_size=1, max_size=60), st.integers(1, 16))
-def test_the_largest_token_ids_are_told_apart_at_every_length(context, ngram_max):
+def test_the_largest_token_ids_are_distinguished_at_every_length(context, ngram_max):
     bulk = NgramIndex(ngram_min=1, ngram_max=ngram_max, tokens=context)
     bulk._extend_segments(len(context) - 1)
     bulk._indexed = len(context) - 1

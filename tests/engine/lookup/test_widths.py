@@ -27,12 +27,12 @@ def test_widths_between_measured_ones_lie_on_a_line():
     assert costs.by_width == pytest.approx((1.0, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0))
 
 
-def test_the_last_slope_goes_on_past_the_widest_measured():
+def test_the_last_slope_continues_past_the_widest_measured():
     costs = WidthCosts.from_seconds({1: 1.0, 2: 1.5}, step_seconds=1, max_width=4)
     assert costs.by_width == pytest.approx((1.0, 1.5, 2.0, 2.5))
 
 
-def test_a_falling_last_slope_does_not_go_on():
+def test_a_falling_last_slope_does_not_continue():
     costs = WidthCosts.from_seconds({2: 1.5, 3: 1.1}, step_seconds=1, max_width=12)
     assert min(costs.by_width[2:]) == pytest.approx(1.1)
 
@@ -88,7 +88,7 @@ def test_a_gain_within_the_margin_is_not_worth_it():
     assert best_draft([1.0], WidthCosts((1.0, 1.85))) == 1
 
 
-def test_what_drafting_costs_beside_the_round_is_weighed():
+def test_what_drafting_costs_besides_the_round_is_weighed():
     costs = WidthCosts((1.2, 1.4))
     assert best_draft([0.7], costs) == 1
     assert best_draft([0.7], costs, extra_cost=0.6) == 0
@@ -135,7 +135,7 @@ def test_alone_a_round_costs_what_was_measured():
 
 
 @given(others=st.integers(1, 8), shares=st.booleans())
-def test_beside_others_a_round_costs_the_tokens_that_all_would_have_written(others, shares):
+def test_alongside_others_a_round_costs_the_tokens_that_all_would_have_written(others, shares):
     """The obvious way: in the round's time every row would have written so many plain tokens."""
     priced = costs_beside(DENSE, others, shares=shares)
     for draft in range(1, 8):
@@ -168,7 +168,7 @@ def test_a_forward_is_shared_where_it_is_cheaper_than_each_on_its_own(costs, dra
     assert share_pays(drafts, plain, costs, rows=len(drafts) + plain) is pays
 
 
-def test_rows_that_only_ride_along_are_paid_for_too():
+def test_inactive_rows_are_paid_for_too():
     assert share_pays([7, 7], 0, DENSE, rows=2)
     assert not share_pays([7, 7], 0, DENSE, rows=6)
     assert share_pays([7, 7], 0, GPU, rows=64)

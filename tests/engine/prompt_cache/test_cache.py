@@ -47,7 +47,7 @@ def test_the_same_prompt_of_concurrent_requests_is_written_alike(kind, tokenizer
 
 
 @each_kind
-def test_a_prompt_that_is_all_remembered_still_forwards_a_token(kind, tokenizer):
+def test_a_prompt_that_is_all_cached_still_forwards_a_token(kind, tokenizer):
     server = served(kind, tokenizer)
     first = ask(server, "a", prompt(50))
     whole = prompt(50) + tuple(first.tokens)
@@ -81,7 +81,7 @@ def test_a_shared_beginning_is_taken_over_and_held_once(kind, tokenizer):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_the_next_turn_goes_on_from_the_history_where_its_template_rewrote_the_answer(
+def test_the_next_turn_continues_from_the_history_where_its_template_rewrote_the_answer(
     kind, tokenizer
 ):
     server = served(kind, tokenizer)
@@ -125,7 +125,7 @@ def cancelled_after(server, id_, ids, ticks):
 
 
 @each_kind
-def test_a_cancelled_answer_is_remembered_as_far_as_it_was_told(kind, tokenizer):
+def test_a_cancelled_answer_is_cached_as_far_as_it_was_reported(kind, tokenizer):
     server = served(kind, tokenizer)
     told = cancelled_after(server, "a", prompt(50), 3)
     whole = prompt(50) + tuple(told.tokens) + (1, 2)
@@ -136,7 +136,7 @@ def test_a_cancelled_answer_is_remembered_as_far_as_it_was_told(kind, tokenizer)
 
 
 @each_kind
-def test_a_prompt_cancelled_while_it_is_read_is_not_remembered(kind, tokenizer):
+def test_a_prompt_cancelled_while_it_is_read_is_not_cached(kind, tokenizer):
     server = served(kind, tokenizer)
     server.submit("a", params(prompt(50)))
     server.tick()
@@ -148,7 +148,7 @@ def test_a_prompt_cancelled_while_it_is_read_is_not_remembered(kind, tokenizer):
 
 
 @each_kind
-def test_an_answer_that_failed_is_not_remembered(kind, tokenizer):
+def test_an_answer_that_failed_is_not_cached(kind, tokenizer):
     server = served(kind, tokenizer)
     watched = Watched(server.engine)
     told = server.submit("a", params(prompt(50), written=40))
@@ -163,7 +163,7 @@ def test_an_answer_that_failed_is_not_remembered(kind, tokenizer):
 
 
 @each_kind
-def test_an_answer_of_no_finite_logits_is_not_remembered(kind, tokenizer):
+def test_an_answer_of_no_finite_logits_is_not_cached(kind, tokenizer):
     server = served(kind, tokenizer)
     watched = Watched(server.engine)
     watched.spoils = lambda call, logits: logits * float("nan")
@@ -172,7 +172,7 @@ def test_an_answer_of_no_finite_logits_is_not_remembered(kind, tokenizer):
 
 
 @each_kind
-def test_a_row_that_cannot_be_rewound_is_not_remembered(kind, tokenizer, monkeypatch):
+def test_a_row_that_cannot_be_rewound_is_not_cached(kind, tokenizer, monkeypatch):
     server = served(kind, tokenizer)
 
     def refuse(slot, tokens):
@@ -307,7 +307,7 @@ def test_what_is_known_of_a_prompt_counts_as_read_when_it_is_admitted(tokenizer)
     assert to_read("opted out") == 200
 
 
-def test_counts_tell_what_was_found(tokenizer):
+def test_counts_report_what_was_found(tokenizer):
     server = served("dense", tokenizer)
     ask(server, "a", prompt(50))
     ask(server, "b", prompt(50))

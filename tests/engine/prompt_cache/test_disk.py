@@ -71,7 +71,7 @@ def test_a_missing_run_ends_the_chain(reopened, tmp_path):
     assert spans(reopened, IDS) == [(0, 4)]
 
 
-def test_a_damaged_file_is_told_and_removed(reopened, tmp_path, caplog):
+def test_a_damaged_file_is_reported_and_removed(reopened, tmp_path, caplog):
     (damaged,) = tmp_path.glob("*-0-4.kvrun")
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with caplog.at_level(logging.WARNING):
@@ -81,7 +81,7 @@ def test_a_damaged_file_is_told_and_removed(reopened, tmp_path, caplog):
     assert (reopened.faults, spans(reopened, IDS)) == (1, [])
 
 
-def test_a_file_of_the_right_name_and_nothing_in_it_is_told_and_removed(tmp_path, caplog):
+def test_a_file_of_the_right_name_and_nothing_in_it_is_reported_and_removed(tmp_path, caplog):
     path = tmp_path / f"{'a' * 40}-0-4.kvrun"
     path.write_bytes(b"not ours")
     with caplog.at_level(logging.WARNING):
@@ -90,7 +90,7 @@ def test_a_file_of_the_right_name_and_nothing_in_it_is_told_and_removed(tmp_path
     assert not path.exists()
 
 
-def test_foreign_files_are_told_and_left(tmp_path, caplog):
+def test_foreign_files_are_reported_and_left(tmp_path, caplog):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "folder.kvrun").mkdir()
     with caplog.at_level(logging.WARNING):

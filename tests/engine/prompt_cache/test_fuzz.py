@@ -106,7 +106,7 @@ def test_warm_equals_cold_through_edits_aborts_and_evictions(kind, room, tokeniz
         assert counters.evicted_bytes > 0
 
 
-def test_the_judge_sees_another_answer(tokenizer):
+def test_the_reference_sees_another_answer(tokenizer):
     server = served("dense", tokenizer)
     told = [server.submit(str(i), params((*SYSTEM, i), logprobs=2)) for i in (1, 2)]
     server.run()

@@ -54,7 +54,7 @@ def test_the_next_turn_after_a_restart_reads_only_what_is_new(kind, start):
     assert told.tokens == cold_tokens(server, ids)
 
 
-def test_memory_and_folder_go_on_from_one_another(start):
+def test_memory_and_folder_continue_from_one_another(start):
     long = SYSTEM + prompt(250)
     ask(start("dense"), "a", long)
     server = start("dense")

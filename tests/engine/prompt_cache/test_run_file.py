@@ -88,7 +88,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_its_head_tells_what_a_file_is_of(path):
+def test_its_head_reports_what_a_file_is_of(path):
     assert read_head(path) == RUN
 
 

@@ -58,7 +58,7 @@ def test_what_two_texts_share_is_held_once():
     assert found(held, (1, 2, 3, 4, 5, 6)) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_text_that_goes_on_from_another_is_one_with_it():
+def test_a_text_that_continues_from_another_is_one_with_it():
     held = store()
     put(held, (1, 2, 3))
     put(held, (1, 2, 3, 4, 5))

@@ -130,7 +130,7 @@ def test_logits_that_are_not_numbers_end_their_row(kind: str, victim: int, nth: 
 @pytest.mark.parametrize("nth", [1, 2, 5])
 @pytest.mark.parametrize("where", ["graph", "dispatch", "read"])
 @pytest.mark.parametrize("holds", [False, True], ids=["started at once", "held"])
-def test_a_failed_step_ends_its_rows_once_and_the_engine_goes_on(
+def test_a_failed_step_ends_its_rows_once_and_the_engine_continues(
     kind: str, nth: int, where: str, holds: bool, device: Device
 ):
     engine, model = watched(kind)
@@ -159,7 +159,7 @@ def test_a_failed_step_ends_its_rows_once_and_the_engine_goes_on(
 
 
 @each_kind
-def test_rows_outside_a_failed_step_go_on(kind: str, device: Device):
+def test_rows_outside_a_failed_step_continue(kind: str, device: Device):
     engine = engine_of(kind)
     outside = engine.open(request(0))
     prefill(engine, outside, chunk=4)

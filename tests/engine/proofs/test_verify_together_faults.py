@@ -112,7 +112,9 @@ def test_a_row_that_fails_leaves_its_neighbours_as_without_the_fault(
 
 
 @pytest.mark.parametrize("fault", ["graph", "read", "shape"])
-def test_a_shared_forward_that_fails_ends_its_rows_once_and_the_engine_goes_on(fault, monkeypatch):
+def test_a_shared_forward_that_fails_ends_its_rows_once_and_the_engine_continues(
+    fault, monkeypatch
+):
     engine = cycle_engine()
     *seqs, spared = begun(engine, *ROWS, (7,))
     watched = Watched(engine)

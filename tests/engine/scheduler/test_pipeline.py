@@ -116,7 +116,7 @@ def test_a_row_error_that_is_raised_stays_what_it_is(engine, pipeline, caplog):
     assert caplog.records
 
 
-def test_slack_is_told_while_a_step_is_in_flight(engine, counters):
+def test_slack_is_reported_while_a_step_is_in_flight(engine, counters):
     """Steps of 10 s, of which the host's part is one."""
     now = 0.0
 

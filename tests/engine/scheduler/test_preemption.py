@@ -56,7 +56,7 @@ def test_rows_that_cannot_be_replayed_stay():
     assert leaving([row(0, 99, can=False), row(1, 5), row(2, 7)], keep=2) == [2]
 
 
-def test_only_lower_priorities_give_way_to_one_that_waits():
+def test_only_lower_priorities_yield_to_one_that_waits():
     rows = [row(0, 99, Priority.HIGH), row(1, 50), row(2, 5, Priority.LOW)]
     assert leaving(rows, keep=2, below=Priority.NORMAL) == [2]
     assert leaving(rows, keep=1, below=Priority.HIGH) == [2, 1]
@@ -69,7 +69,7 @@ def test_for_one_that_waits_the_lowest_priority_leaves_whatever_the_lengths():
     assert leaving(rows, keep=1, below=Priority.HIGH) == [2, 1]
 
 
-def test_the_last_row_never_gives_way_to_growth():
+def test_the_last_row_never_yields_to_growth():
     assert leaving([row(0), row(1)], keep=0) == []
 
 

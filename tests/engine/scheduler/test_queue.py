@@ -69,7 +69,7 @@ def test_removing_what_is_not_there_changes_nothing():
     assert ids(queue) == ["a"]
 
 
-def test_depths_are_told_by_lane():
+def test_depths_are_reported_by_lane():
     queue = queue_of(Entry("a", Priority.HIGH), Entry("b"), Entry("c"))
     assert queue.depths == (1, 2, 0)
 

@@ -109,7 +109,7 @@ def test_under_a_shared_budget_only_a_row_that_has_reserved_enough_is_measured_o
     assert lookups(one).width_costs is not None
 
 
-def test_a_measurement_that_fails_is_told_and_not_tried_again(tokenizer, caplog):
+def test_a_measurement_that_fails_is_reported_and_not_tried_again(tokenizer, caplog):
     engine = alphabet(tokenizer)
     one = served(engine, drafting("auto", builds_kernels=True))
     beside = one.submit("b", params((200,), 30), is_speculative=False)

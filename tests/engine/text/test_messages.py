@@ -69,7 +69,7 @@ def test_the_developer_is_the_system():
     assert check_messages([{"role": "developer", "content": "a"}])[0]["role"] == "system"
 
 
-def test_null_content_beside_tool_calls_is_empty():
+def test_null_content_with_tool_calls_is_empty():
     """mlx-lm#185."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None}

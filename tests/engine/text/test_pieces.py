@@ -10,7 +10,7 @@ FALLBACK = {"type": "ByteFallback"}
 FUSE = {"type": "Fuse"}
 
 
-def test_the_alphabet_has_one_letter_for_every_byte():
+def test_the_alphabet_has_one_character_for_every_byte():
     assert sorted(byte_alphabet().values()) == list(range(256))
     assert byte_alphabet()["Ġ"] == 0x20
     assert byte_alphabet()["Ċ"] == 0x0A

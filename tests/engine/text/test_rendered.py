@@ -40,7 +40,7 @@ def test_text_without_literals_is_encoded_at_once(name, request):
     assert ids == tokenizer.encode(text, parse_special=True, add_bos=True)
 
 
-def test_words_beside_a_literal_split_as_elsewhere(sentencepiece):
+def test_words_next_to_a_literal_split_as_elsewhere(sentencepiece):
     """The template's own tokens around a literal cut the text as they always do."""
     end = "</s>"
     text = f"hi{end}the {end} the{end}hi"
