@@ -16,74 +16,74 @@ class WaitReason(StrEnum):
     NO_KV = "no_kv"
     """Its KV would not fit the budget beside the rows that run."""
     PREFILL = "prefill"
-    """Other prompts go first: this tick's share, or the long prefill that is parked."""
+    """Other prompts go first: this tick's share, or the long prefill that is long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
+class Admitted:
     """A request that is admitted."""
 
     waiting: WaitingState
     is_long: bool
-    """Whether its prefill is parked between decode steps."""
+    """Whether its prefill is long between decode steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """What a tick admits."""
 
-    entrants: tuple[Entrant, ...] = ()
+    admitted: tuple[Admitted, ...] = ()
     blocked: WaitingState | None = None
     """The first request that is left waiting."""
     reason: WaitReason | None = None
 
 
 SMALLEST_PART = 8
-"""A prompt counts at least this part of a piece: the shortest forward reads all weights, too."""
+"""A prompt counts at least this part of a chunk: the shortest forward reads all weights, too."""
 
 
 class PrefillShare:
     """The short prompts that one tick reads, counted in tokens.
 
     Args:
-        chunk_tokens: most tokens of a piece; 0: any number, and everybody's prompt is read.
-        pieces: how many pieces' worth there is.
+        chunk_tokens: most tokens of a chunk; 0: any number, and everybody's prompt is read.
+        chunks: how many chunks' worth there is.
     """
 
-    def __init__(self, chunk_tokens: int, pieces: int) -> None:
+    def __init__(self, chunk_tokens: int, chunks: int) -> None:
         self._chunk_tokens = chunk_tokens
-        self._left = chunk_tokens * pieces
+        self._left = chunk_tokens * chunks
         self._is_untouched = True
 
     def take(self, prefill_tokens: int) -> bool:
-        """Whether there is room for the next piece of a prompt; if so it is taken.
+        """Whether there is room for the next chunk of a prompt; if so it is taken.
 
-        An untouched share has room for any piece.
+        An untouched share has room for any chunk.
         """
         if not self._chunk_tokens:
             return True
-        piece = min(prefill_tokens, self._chunk_tokens)
-        if piece > self._left and not self._is_untouched:
+        chunk = min(prefill_tokens, self._chunk_tokens)
+        if chunk > self._left and not self._is_untouched:
             return False
         self._is_untouched = False
-        self._left -= max(piece, self._chunk_tokens // SMALLEST_PART)
+        self._left -= max(chunk, self._chunk_tokens // SMALLEST_PART)
         return True
 
 
 def admit(state: TickState, share: PrefillShare) -> Admission:
     """Who enters.
 
-    The queue's order is kept, but for one thing: while a long prefill is parked, shorter prompts
+    The queue's order is kept, but for one thing: while a long prefill is long, shorter prompts
     pass another long one. Whoever lacks a slot or KV blocks all behind it, so that it does not
     starve.
 
     Args:
         state: rows and queue.
-        share: what this tick still reads of short prompts; entrants take their part.
+        share: what this tick still reads of short prompts; admitted take their part.
     """
-    entrants: list[Entrant] = []
+    admitted: list[Admitted] = []
     room = [row.room_tokens for row in state.rows]
-    parked = any(row.is_long and row.prefill_left for row in state.rows)
+    long = any(row.is_long and row.prefill_left for row in state.rows)
     passed: WaitingState | None = None
     for waiting in state.waiting:
         reason = None
@@ -91,7 +91,7 @@ def admit(state: TickState, share: PrefillShare) -> Admission:
         is_long = short is not None and waiting.prefill_tokens > short
         if len(room) >= state.limits.parallel:
             reason = WaitReason.NO_SLOT
-        elif is_long and parked:
+        elif is_long and long:
             passed = passed or waiting
             continue
         elif state.budget is not None and not state.budget.fits(
@@ -101,22 +101,22 @@ def admit(state: TickState, share: PrefillShare) -> Admission:
         elif not is_long and not share.take(waiting.prefill_tokens):
             reason = WaitReason.PREFILL
         if reason is not None:
-            return _blocked(entrants, passed, waiting, reason)
-        entrants.append(Entrant(waiting, is_long))
+            return _blocked(admitted, passed, waiting, reason)
+        admitted.append(Admitted(waiting, is_long))
         room.append(waiting.room_tokens)
-        parked = parked or is_long
-    return _blocked(entrants, passed, None, WaitReason.PREFILL)
+        long = long or is_long
+    return _blocked(admitted, passed, None, WaitReason.PREFILL)
 
 
 def _blocked(
-    entrants: list[Entrant],
+    admitted: list[Admitted],
     passed: WaitingState | None,
     waiting: WaitingState | None,
     reason: WaitReason,
 ) -> Admission:
     if passed is not None:
-        return Admission(tuple(entrants), passed, WaitReason.PREFILL)
-    return Admission(tuple(entrants), waiting, None if waiting is None else reason)
+        return Admission(tuple(admitted), passed, WaitReason.PREFILL)
+    return Admission(tuple(admitted), waiting, None if waiting is None else reason)
 
 
 def context_bound(params: SequenceParams, context_tokens: int, budget: KvBudget | None) -> int:

@@ -10,7 +10,6 @@ from engine.kv.pool import CAPACITY_STEP, ROW_BUCKETS
 from engine.outcome import SeqId
 from engine.params import seeded
 from engine.prompt_cache.cache import PromptCache
-from engine.prompt_cache.limits import CacheStats
 from engine.rows import PreemptedRow, check_ids
 from engine.scheduler.admission import context_bound
 from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
@@ -101,12 +100,12 @@ class RowPool:
 
     Args:
         engine: where they live.
-        cache: of this engine; None: there is none.
+        cache: of this engine.
     """
 
-    def __init__(self, engine: Engine, cache: PromptCache | None) -> None:
+    def __init__(self, engine: Engine, cache: PromptCache) -> None:
         self._engine = engine
-        self._cache = cache
+        self.cache = cache
 
     def open(self, job: Job, busy: Collection[int] = (), *, is_long: bool = False) -> SeqId:
         """Give a job a row and the first slot that is not busy."""
@@ -118,28 +117,20 @@ class RowPool:
 
     def _opened(self, job: Job) -> SeqId:
         """A row for a job: with the KV of a cached prefix, or where it was preempted."""
-        cache, request = self._cache, job.request
+        request = job.request
         if job.preempted is not None:
             seq = self._engine.resume(job.preempted)
-            if cache is not None and request.cache is not None:
-                cache.resume(seq, job.params, request.cache)
+            self.cache.resume(seq, job.params, request.cache)
             return seq
         decoder = self._engine.tokenizer.decoder(keep_texts=request.keep_texts)
         job.text = RowText(decoder, request.stops)
-        if cache is None or request.cache is None:
-            return self._engine.open(job.params, text=job.text, hooks=request.hooks)
-        return cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)
+        return self.cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)
 
     def preempt(self, seq: SeqId) -> PreemptedRow:
         """Close a row that is to continue later."""
         preempted = self._engine.preempt(seq)
-        if self._cache is not None:
-            self._cache.drop(seq)
+        self.cache.drop(seq)
         return preempted
-
-    def boundary(self, seq: SeqId) -> int | None:
-        """Where a chunk of a row's prompt has to end; None: anywhere."""
-        return None if self._cache is None else self._cache.boundary(seq)
 
     def wants_step(self, job: Job) -> bool:
         """Whether one more step may be submitted for a job's row.
@@ -151,48 +142,17 @@ class RowPool:
         self._engine.check_row(job.seq)
         return self._engine.wants_step(job.seq)
 
-    def at_chunk(self, seq: SeqId, done_tokens: int) -> None:
-        """A chunk of a row's prompt is prefilled."""
-        if self._cache is not None:
-            self._cache.at_piece(seq, done_tokens)
-
     def close(self, seq: SeqId, *, keeps: bool, id_: str = "") -> None:
         """Free a row of request ``id_``; ``keeps``: it ended well, and may be cached."""
         try:
-            if self._cache is None:
-                self._engine.close(seq)
-            else:
-                self._cache.close(seq, keeps=keeps)
+            self.cache.close(seq, keeps=keeps)
         except Exception:
             logger.exception("the row of request %s could not be closed", id_)
 
     def waiting_state(self, job: Job) -> WaitingState:
         """How admission sees a request: what is cached of its prompt needs no forward."""
-        cache, use = self._cache, job.request.cache
-        if cache is not None and use is not None and job.preempted is None:
-            if job.covered[1] != cache.changes:
-                job.covered = (cache.covered(job.params, use), cache.changes)
-        else:
+        if job.preempted is not None:
             job.covered = (0, -1)
+        elif job.covered[1] != self.cache.changes:
+            job.covered = (self.cache.covered(job.params, job.request.cache), self.cache.changes)
         return job.waiting_state()
-
-    def advance(self) -> bool:
-        """Copy rows that ended into the cache, for a few milliseconds; whether more is left."""
-        if self._cache is None:
-            return False
-        self._cache.advance()
-        return self._cache.is_copying
-
-    def forget(self) -> None:
-        """Drop what the prompt cache holds."""
-        if self._cache is not None:
-            self._cache.reset()
-
-    def shut_down(self) -> None:
-        """Let the prompt cache write what it has to write."""
-        if self._cache is not None:
-            self._cache.shut_down()
-
-    def stats(self) -> CacheStats | None:
-        """What the prompt cache holds and counts; None: there is none."""
-        return None if self._cache is None else self._cache.stats()

@@ -67,7 +67,7 @@ class Job:
         "_bound",
         "_growth_tokens",
         "_logprobs",
-        "_pieces",
+        "_texts",
         "_tokens",
         "cached_tokens",
         "completion_tokens",
@@ -77,8 +77,8 @@ class Job:
         "first_s",
         "forwards",
         "is_decoding",
-        "is_held",
         "is_long",
+        "is_paused",
         "joined_s",
         "last_s",
         "params",
@@ -111,7 +111,7 @@ class Job:
         self.preempted: PreemptedRow | None = None
         """What its row was when it was preempted."""
         self.is_long = False
-        self.is_held = False
+        self.is_paused = False
         self.is_decoding = False
         """Whether the next step forwards its newest token, the last of the prompt at first."""
         self.done_tokens = 0
@@ -129,7 +129,7 @@ class Job:
         self.first_s: float | None = None
         self.prefill_s = 0.0
         """Seconds spent on reading the prompt, up to the first token."""
-        self._pieces: list[str] = []
+        self._texts: list[str] = []
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
 
@@ -181,7 +181,7 @@ class Job:
             self._room(tokens),
             prefill_left=self.prefill_left,
             is_long=self.is_long,
-            can_step=wants_step and not self.is_held,
+            can_step=wants_step and not self.is_paused,
             can_be_preempted=self.request.hooks is None,
         )
 
@@ -218,7 +218,7 @@ class Job:
         self.is_decoding = False
         self.drafts.end()
 
-    def wait_again(self, preempted: PreemptedRow) -> None:
+    def requeue(self, preempted: PreemptedRow) -> None:
         """Its row is gone until there is room for it."""
         self.leave_slot()
         self.preempted = preempted
@@ -235,7 +235,7 @@ class Job:
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,
             max_tokens=self.params.max_tokens,
-            is_held=self.is_held,
+            is_paused=self.is_paused,
         )
 
     def note(self, outcome: StepOutcome | VerifyOutcome, now_s: float) -> StepOutcome:
@@ -256,7 +256,7 @@ class Job:
             self.first_s = self.last_s = now_s
             self.prefill_s += now_s - self.joined_s
         if outcome.text:
-            self._pieces.append(outcome.text)
+            self._texts.append(outcome.text)
         if outcome.token is None or outcome.finish is FinishCause.EOS:
             return
         self.last_s = now_s
@@ -267,18 +267,18 @@ class Job:
 
     def take_delta(self) -> Delta | None:
         """What it wrote since the last call; None: nothing."""
-        if not self._pieces and not self._tokens:
+        if not self._texts and not self._tokens:
             return None
         delta = Delta(
             self.id,
-            "".join(self._pieces),
+            "".join(self._texts),
             tuple(self._tokens),
             tuple(self._logprobs),
             self.completion_tokens,
             self.prefill_s,
             0.0 if self.first_s is None else self.last_s - self.first_s,
         )
-        self._pieces, self._tokens, self._logprobs = [], [], []
+        self._texts, self._tokens, self._logprobs = [], [], []
         return delta
 
     def usage(self) -> Usage:

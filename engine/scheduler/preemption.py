@@ -1,8 +1,8 @@
-"""Which running rows give way when others need their room.
+"""Which running rows is preempted when others need their room.
 
 A preempted row loses its KV, not its text: it comes back to its lane's head, reads prompt and
-answer again and goes on. Nobody is preempted for an equal: a row gives way to a higher priority,
-or to the growth of the rows beside it. So two requests never swap for ever.
+answer again and continues. Nobody is preempted for an equal: a row is preempted for a higher
+priority, or for the growth of the rows alongside. So two requests never swap for ever.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from engine.scheduler.queue import Priority
 
 
 class PreemptionPolicy(StrEnum):
-    """Who gives way first; of equals the row that was opened first."""
+    """Who is preempted first; of equals the row that was opened first."""
 
     LONGEST_FIRST = "longest-first"
     LOWEST_PRIORITY = "lowest-priority"
@@ -37,7 +37,7 @@ class Candidate(Protocol):
 
     @property
     def can_be_preempted(self) -> bool:
-        """Whether it can go on later from its ids alone."""
+        """Whether it can continue later from its ids alone."""
 
 
 C = TypeVar("C", bound=Candidate)

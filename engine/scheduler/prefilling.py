@@ -50,7 +50,7 @@ class Prefiller:
             The first token, if it was drawn, or the error that ended the row.
         """
         assert job.seq is not None
-        boundary = self._rows.boundary(job.seq)
+        boundary = self._rows.cache.boundary(job.seq)
         chunks = plan_prefill(
             prompt_tokens=job.prefill_tokens,
             cached_tokens=job.done_tokens,
@@ -66,7 +66,7 @@ class Prefiller:
             outcome = self._forward(job, chunk, interleaved=grant.is_interleaved)
             if outcome is not None:
                 return outcome
-            self._rows.at_chunk(job.seq, chunk.stop)
+            self._rows.cache.at_piece(job.seq, chunk.stop)
         return None
 
     def _end(self, job: Job, grant: Grant, chunk: PrefillChunk) -> StepOutcome | None:
@@ -78,7 +78,7 @@ class Prefiller:
             self._engine.join(job.seq)
             return None
         self._counters.prefill_tokens += chunk.tokens
-        self._counters.prefill_pieces += 1
+        self._counters.prefill_chunks += 1
         return self._engine.prefill(job.seq, chunk).first
 
     def _forward(self, job: Job, chunk: PrefillChunk, *, interleaved: bool) -> StepOutcome | None:
@@ -92,6 +92,6 @@ class Prefiller:
         if outcome is None:
             self.pacer.observe(chunk.tokens, elapsed_s, interleaved=interleaved)
         self._counters.prefill_tokens += chunk.tokens
-        self._counters.prefill_pieces += 1
-        self._counters.parked_pieces += job.is_long
+        self._counters.prefill_chunks += 1
+        self._counters.long_chunks += job.is_long
         return outcome

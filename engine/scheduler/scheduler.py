@@ -1,7 +1,7 @@
 """Serves many requests on one engine: policy only, every forward and draw is the engine's.
 
 One tick is planned by `plan_tick`, a pure function, and carried out here: requests enter, prompt
-pieces are read, one step of all rows that decode is submitted and the step before it is read.
+chunks are read, one step of all rows that decode is submitted and the step before it is read.
 
 Invariants (each pinned by a test):
     S1  A row's KV is prompt + written - 1 tokens, and one more for each step it has in flight; it
@@ -10,7 +10,7 @@ Invariants (each pinned by a test):
         again.
     S3  Entering, leaving, failing and finishing rows empty no pipeline but their own.
     S4  What a request raises ends that request; what a step raises ends the rows of that step; what
-        planning raises ends that tick's rows. The next tick goes on.
+        planning raises ends that tick's rows. The next tick continues.
     S5  A cancelled request is gone, and its slot free, before the next tick begins.
     S6  Every request gets exactly one last event: Done, Failed or Cancelled.
 """
@@ -41,7 +41,7 @@ from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import RowState, TickState
 from engine.scheduler.stats import Counters, SchedulerPhase, SchedulerStats
-from engine.scheduler.tick import Grant, TickPlan, plan_tick, steps_since_piece
+from engine.scheduler.tick import Grant, TickPlan, plan_tick, steps_since_chunk
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +70,8 @@ class BatchScheduler:
         self._engine = engine
         self._clock = clock
         self._validation = Validation(engine, self.settings, clock)
-        if cache is None and (limits := self.settings.prompt_cache) is not None:
-            cache = PromptCache(engine, limits, clock=clock)
-        self._pool = RowPool(engine, cache)
+        own = cache or PromptCache(engine, self.settings.prompt_cache, clock=clock)
+        self._pool = RowPool(engine, own)
         self._queue: RequestQueue[Job] = RequestQueue(self.settings.queue_depth)
         self._rows: dict[str, Job] = {}
         """Who has a slot, in the order of admission."""
@@ -91,7 +90,7 @@ class BatchScheduler:
         self._events: list[Event] = []
         self._phase = SchedulerPhase.SERVING
         self._deadline_s: float | None = None
-        self._steps_since_piece = self.settings.limits.grant_interval
+        self._steps_since_chunk = self.settings.limits.grant_interval
         self._blocked: WaitReason | None = None
         self._has_work = False
 
@@ -125,18 +124,18 @@ class BatchScheduler:
         self._events.append(job.cancelled())
         self._counters.cancelled += 1
 
-    def hold(self, id_: str) -> None:
+    def pause(self, id_: str) -> None:
         """Let a row keep its slot and take no further step, because its reader is behind.
 
-        A step it has in flight is still read and told. One without a slot is held once it has one.
+        A step it has in flight is still read. One without a slot is paused once it has one.
         """
         if job := self._rows.get(id_) or self._queue.find(id_):
-            job.is_held = True
+            job.is_paused = True
 
-    def release(self, id_: str) -> None:
-        """Let a held row go on."""
+    def resume(self, id_: str) -> None:
+        """Let a paused row continue."""
         if job := self._rows.get(id_) or self._queue.find(id_):
-            job.is_held = False
+            job.is_paused = False
             self._has_work = True
 
     # -- ticks
@@ -166,7 +165,7 @@ class BatchScheduler:
         try:
             state = self._state()
             plan = plan_tick(state)
-            self._steps_since_piece = steps_since_piece(state, plan)
+            self._steps_since_chunk = steps_since_chunk(state, plan)
             self._carry_out(plan)
         except Exception as error:
             logger.exception("a tick of %d rows failed", len(self._rows))
@@ -177,7 +176,7 @@ class BatchScheduler:
         return events
 
     def flush(self) -> None:
-        """Let the device go on, once a tick's events are told; may take a step and a piece long."""
+        """Let the device continue once a tick's events are out; may take a step and a chunk."""
         self._engine.flush()
         self._read_interleaved()
 
@@ -223,17 +222,17 @@ class BatchScheduler:
             kv_rows=shape.rows,
             kv_positions=shape.positions,
             kv_budget_positions=self.settings.kv_budget_tokens,
-            cache=self._pool.stats(),
+            cache=self._pool.cache.stats(),
             width_costs=self._drafters.width_costs,
         )
 
     def forget_prompts(self) -> None:
         """Empty the prompt cache; rows that run keep what they took from it."""
-        self._pool.forget()
+        self._pool.cache.reset()
 
     def close(self) -> None:
         """Let the prompt cache write what it has to; nothing is called after this."""
-        self._pool.shut_down()
+        self._pool.cache.shut_down()
 
     # -- internals
 
@@ -256,10 +255,10 @@ class BatchScheduler:
             rows=tuple(rows),
             waiting=waiting,
             chunk_tokens=self._pacer.chunk_tokens,
-            beside_tokens=self._pacer.interleaved_tokens,
-            beside_part=self._pacer.interleaved_share,
+            interleaved_tokens=self._pacer.interleaved_tokens,
+            interleaved_share=self._pacer.interleaved_share,
             steps_are_wide=self._engine.holds_steps,
-            steps_since_piece=self._steps_since_piece,
+            steps_since_chunk=self._steps_since_chunk,
             budget=self._validation.budget,
             shape=self._validation.shape(len(self._rows)),
         )
@@ -268,16 +267,17 @@ class BatchScheduler:
         self._blocked = plan.blocked
         self._has_work = bool(self._pipeline.in_flight)
         self._counters.mixed_ticks += plan.is_mixed
-        for entrant in plan.entrants:
-            self._enter(entrant.waiting.id, is_long=entrant.is_long)
+        for newcomer in plan.admitted:
+            self._enter(newcomer.waiting.id, is_long=newcomer.is_long)
         self._interleaved = [grant for grant in plan.prefill if grant.is_interleaved]
         joining = [self._read(grant) for grant in plan.prefill if not grant.is_interleaved]
         decoding = [self._rows.get(id_) for id_ in plan.decode]
         self._step([job for job in [*decoding, *joining] if job is not None])
         for id_ in plan.preempt:
             self._preempt(id_)
-        is_copying = self._pool.advance()
-        self._has_work |= is_copying or not plan.is_empty or bool(self._pipeline.in_flight)
+        self._pool.cache.advance()
+        self._has_work |= not plan.is_empty or bool(self._pipeline.in_flight)
+        self._has_work |= self._pool.cache.is_copying
 
     def _enter(self, id_: str, *, is_long: bool) -> None:
         """Give a request of the queue its slot."""
@@ -385,7 +385,7 @@ class BatchScheduler:
             preempted = self._pool.preempt(job.seq)
             self._pipeline.forget(job.seq)
             del self._rows[id_]
-            job.wait_again(preempted)
+            job.requeue(preempted)
             self._queue.push_back_in(job)
             self._counters.preemptions += 1
 

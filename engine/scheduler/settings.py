@@ -58,9 +58,9 @@ class SchedulerSettings:
                 "prefill_grant_interval",
                 f"must be 0 (off) or more, got {self.limits.grant_interval}",
             )
-        if self.limits.short_pieces < 1:
+        if self.limits.short_chunks < 1:
             raise InvalidParams(
-                "short_pieces", f"must be 1 or more, got {self.limits.short_pieces}"
+                "short_chunks", f"must be 1 or more, got {self.limits.short_chunks}"
             )
         if self.limits.short_tokens < 0:
             raise InvalidParams(

@@ -35,7 +35,7 @@ class RowState:
     prefill_left: int = 0
     """Tokens still to forward before it decodes; 0: it decodes."""
     is_long: bool = False
-    """Whether its prefill is parked between decode steps instead of going ahead of them."""
+    """Whether its prefill is long between decode steps instead of going ahead of them."""
     can_step: bool = True
     """Whether one more step may be submitted for it."""
     can_be_preempted: bool = True
@@ -48,12 +48,12 @@ class Limits:
     parallel: int = 4
     """Most rows at a time."""
     grant_interval: int = 16
-    """Decode steps for each piece of a parked prefill; 0: none while any row decodes."""
-    short_pieces: int = 4
-    """Prompts of at most so many pieces go ahead of decode steps; longer ones are parked."""
+    """Decode steps for each chunk of a long prefill; 0: none while any row decodes."""
+    short_chunks: int = 4
+    """Prompts of at most so many chunks go ahead of decode steps; longer ones are long."""
     short_tokens: int = 1024
-    """Prompts of at most so many tokens are never parked: on a slow or busy machine pieces are
-    small, and a burst of common prompts would be read one after the other, an interval a piece."""
+    """Prompts of at most so many tokens are never long: on a slow or busy machine chunks are
+    small, and a burst of common prompts would be read one after the other, an interval a chunk."""
     first_tokens_alone: bool = False
     """Whether a prompt's last token is forwarded alone, in a tick of its own, as suits a front end
     of one request: the progress before it is emitted first, and drafts may begin behind it."""
@@ -71,22 +71,22 @@ class TickState:
     waiting: tuple[WaitingState, ...] = ()
     """In the order in which they are to be admitted."""
     chunk_tokens: int = 2048
-    """Most tokens of one prefill piece; 0: a prompt is one piece."""
-    beside_tokens: int | None = None
-    """The same for a parked prefill's piece while rows decode, `chunk_tokens` at most; None: as
+    """Most tokens of one prefill chunk; 0: a prompt is one chunk."""
+    interleaved_tokens: int | None = None
+    """The same for a long prefill's chunk while rows decode, `chunk_tokens` at most; None: as
     that."""
-    beside_part: float = 1.0
-    """What such a piece takes of the time of a whole one: the next one comes as much sooner."""
+    interleaved_share: float = 1.0
+    """What such a chunk takes of the time of a whole one: the next one comes as much sooner."""
     steps_are_wide: bool = False
     """Whether a step of many rows takes much longer than one of a single row, as on a CPU."""
-    steps_since_piece: int = 0
-    """Ticks with decode rows since a parked prefill had its last piece."""
+    steps_since_chunk: int = 0
+    """Ticks with decode rows since a long prefill had its last chunk."""
     budget: KvBudget | None = None
     shape: KvShape = field(default_factory=KvShape)
 
     @property
     def short_tokens(self) -> int | None:
-        """The longest prefill that is not parked; None: none ever is."""
+        """The longest prefill that is not long; None: none ever is."""
         if not self.chunk_tokens:
             return None
-        return max(self.limits.short_tokens, self.chunk_tokens * self.limits.short_pieces)
+        return max(self.limits.short_tokens, self.chunk_tokens * self.limits.short_chunks)

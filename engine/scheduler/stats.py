@@ -16,7 +16,7 @@ class SchedulerPhase(StrEnum):
 
     SERVING = "serving"
     DRAINING = "draining"
-    """Running rows go on, new ones are refused."""
+    """Running rows continue, new ones are refused."""
     UNHEALTHY = "unhealthy"
     """The backend failed too often in a row; everything was ended with an error."""
 
@@ -40,9 +40,9 @@ class Counters:
     """Of finished, failed and cancelled requests."""
     prefill_tokens: int = 0
     """Forwarded; what a preempted row reads again is counted again."""
-    prefill_pieces: int = 0
-    parked_pieces: int = 0
-    """Pieces of parked prefills."""
+    prefill_chunks: int = 0
+    long_chunks: int = 0
+    """Pieces of long prefills."""
     ticks: int = 0
     mixed_ticks: int = 0
     """Ticks that both decoded and read prompts."""
@@ -84,7 +84,7 @@ class SlotStats:
     cached_tokens: int
     completion_tokens: int
     max_tokens: int | None
-    is_held: bool
+    is_paused: bool
     """Whether its reader keeps it from going on."""
 
 

@@ -130,7 +130,7 @@ class EngineLoop:
             self._clear_cache()
         elif self._hosted is not None and not isinstance(command, Stop):
             scheduler = self._hosted.scheduler
-            does = {Cancel: scheduler.cancel, Pause: scheduler.hold, Resume: scheduler.release}
+            does = {Cancel: scheduler.cancel, Pause: scheduler.pause, Resume: scheduler.resume}
             for id_ in command.ids:
                 does[type(command)](id_)
 

@@ -132,8 +132,8 @@ def _batch(stats: SchedulerStats) -> Iterator[Metric]:
     counters = stats.counters
     yield from _counters("mlxcel_", {
         "batch_prefill_tokens": ("Prompt tokens forwarded", counters.prefill_tokens),
-        "batch_prefill_chunks": ("Prompt chunks forwarded", counters.prefill_pieces),
-        "batch_prefill_grants": ("Chunks of long prompts forwarded", counters.parked_pieces),
+        "batch_prefill_chunks": ("Prompt chunks forwarded", counters.prefill_chunks),
+        "batch_prefill_grants": ("Chunks of long prompts forwarded", counters.long_chunks),
         "batch_decode_tokens": ("Tokens of decode steps", counters.decode_tokens),
         "batch_decode_steps": ("Decode steps", counters.decode_steps),
         "batch_decode_lookahead_steps": (

@@ -132,7 +132,7 @@ def _slot(slot: int, job: SlotStats | None, model: ServedModel, *, drafts: bool)
         "params": {"n_predict": bound, "priority": job.priority.name.lower()},
         "next_token": [
             {
-                "has_next_token": not job.is_held,
+                "has_next_token": not job.is_paused,
                 "n_remain": left,
                 "n_decoded": job.completion_tokens,
             }

@@ -60,7 +60,7 @@ def ask(server: Served, id_: str, ids: tuple[int, ...], *, written: int = 6, **k
 
 def cache_of(server: Served) -> PromptCache:
     """The scheduler's cache."""
-    cache = server.scheduler._pool._cache
+    cache = server.scheduler._pool.cache
     assert cache is not None
     return cache
 

@@ -17,7 +17,7 @@ from tests.engine.scheduler.scheduler_rigs import Served
 
 PERIOD = 24
 COPY = (*range(PERIOD), 0, 1, 2)
-"""A prompt that holds what the cycle model goes on with."""
+"""A prompt that holds what the cycle model continues with."""
 PLAIN = (3,)
 """One that does not."""
 

@@ -142,8 +142,8 @@ class Served:
         """The length law, slots and rows (S1)."""
         running = self.scheduler._rows
         rows = rows_of(self.engine)
-        cache = self.scheduler._pool._cache
-        copied = set() if cache is None else {donor.seq for donor in cache._exports}
+        cache = self.scheduler._pool.cache
+        copied = {donor.seq for donor in cache._exports}
         assert {job.seq for job in running.values()} == set(rows) - copied
         slots = [job.slot for job in running.values()]
         assert len(set(slots)) == len(slots) <= self.scheduler.settings.limits.parallel
@@ -159,12 +159,12 @@ def alone(
     engine: Engine, params: SequenceParams, stops: Sequence[str] = (), *, chunk: int = 8
 ) -> tuple[str, Done]:
     """The streamed text and the answer of one request on an engine that serves nobody else."""
-    pieces = []
+    chunks = []
     for event in Session(engine, pacer=PrefillPacer(chunk)).generate(params, stops=stops):
         if isinstance(event, Delta):
-            pieces.append(event.text)
+            chunks.append(event.text)
         elif isinstance(event, Done):
-            return "".join(pieces), event
+            return "".join(chunks), event
     raise AssertionError("no answer")
 
 

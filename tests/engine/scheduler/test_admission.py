@@ -28,16 +28,16 @@ def runs(id_: str, room: int = 100, *, left: int = 0, is_long: bool = False) -> 
 
 
 def state(*waiting: WaitingState, rows: tuple[RowState, ...] = (), **kw) -> TickState:
-    limits = Limits(parallel=kw.pop("parallel", 4), short_pieces=2, short_tokens=0)
+    limits = Limits(parallel=kw.pop("parallel", 4), short_chunks=2, short_tokens=0)
     return TickState(limits, rows, waiting, chunk_tokens=32, **kw)
 
 
-def share(pieces: int = 1, chunk: int = 32) -> PrefillShare:
-    return PrefillShare(chunk, pieces)
+def share(chunks: int = 1, chunk: int = 32) -> PrefillShare:
+    return PrefillShare(chunk, chunks)
 
 
 def entering(found: TickState, left: PrefillShare | None = None) -> list[str]:
-    return [entrant.waiting.id for entrant in admit(found, left or share()).entrants]
+    return [newcomer.waiting.id for newcomer in admit(found, left or share()).admitted]
 
 
 def reason(found: TickState) -> tuple[str | None, WaitReason | None]:
@@ -56,14 +56,14 @@ def test_an_empty_queue_blocks_nobody():
     assert reason(state()) == (None, None)
 
 
-def test_a_tick_takes_about_one_piece_of_short_prompts():
+def test_a_tick_takes_about_one_chunk_of_short_prompts():
     found = state(waits("a", 20), waits("b", 20))
     assert entering(found) == ["a"]
     assert reason(found) == ("b", WaitReason.PREFILL)
     assert entering(state(waits("a", 16), waits("b", 16))) == ["a", "b"]
 
 
-def test_an_untouched_share_takes_a_prompt_of_several_pieces():
+def test_an_untouched_share_takes_a_prompt_of_several_chunks():
     assert entering(state(waits("a", 60))) == ["a"]
 
 
@@ -73,7 +73,7 @@ def test_a_share_that_is_spent_takes_nobody():
     assert entering(state(waits("a", 5)), spent) == []
 
 
-def test_a_share_of_several_pieces_takes_more():
+def test_a_share_of_several_chunks_takes_more():
     assert entering(state(waits("a", 20), waits("b", 20), waits("c", 20)), share(2)) == [
         "a",
         "b",
@@ -81,27 +81,27 @@ def test_a_share_of_several_pieces_takes_more():
     ]
 
 
-def test_the_shortest_prompt_counts_an_eighth_of_a_piece():
+def test_the_shortest_prompt_counts_an_eighth_of_a_chunk():
     found = state(*[waits(str(i), 1) for i in range(12)], parallel=20)
     assert len(entering(found)) == 8
 
 
-def test_without_pieces_all_enter():
+def test_without_chunks_all_enter():
     found = TickState(Limits(), (), (waits("a", 9999), waits("b", 9999)), chunk_tokens=0)
     assert entering(found, share(chunk=0)) == ["a", "b"]
 
 
-def test_a_prompt_of_too_many_pieces_is_parked():
+def test_a_prompt_of_too_many_chunks_is_parked():
     admission = admit(state(waits("a", 64), waits("b", 65)), share(2))
-    assert [(e.waiting.id, e.is_long) for e in admission.entrants] == [("a", False), ("b", True)]
+    assert [(e.waiting.id, e.is_long) for e in admission.admitted] == [("a", False), ("b", True)]
 
 
-def test_only_one_long_prompt_is_parked_and_short_ones_pass_the_next():
+def test_only_one_long_prompt_is_long_and_short_ones_pass_the_next():
     found = state(waits("long1", 99), waits("long2", 99), waits("short"))
     assert entering(found) == ["long1", "short"]
     assert reason(found) == ("long2", WaitReason.PREFILL)
-    parked = runs("p", left=50, is_long=True)
-    assert entering(state(waits("long", 99), waits("short"), rows=(parked,))) == ["short"]
+    long = runs("p", left=50, is_long=True)
+    assert entering(state(waits("long", 99), waits("short"), rows=(long,))) == ["short"]
 
 
 def test_a_long_prompt_that_is_read_parks_nobody_else():
@@ -142,13 +142,13 @@ def test_admission_keeps_slots_budget_and_order(queue, running, parallel, positi
     waiting = tuple(waits(str(i), *one) for i, one in enumerate(queue))
     found = state(*waiting, rows=rows, parallel=parallel, budget=budget)
     admission = admit(found, share())
-    entered = admission.entrants
+    entered = admission.admitted
     assert len(rows) + len(entered) <= max(parallel, len(rows))
     if entered:
-        room = [*running, *(entrant.waiting.room_tokens for entrant in entered)]
+        room = [*running, *(newcomer.waiting.room_tokens for newcomer in entered)]
         assert budget.fits(room, KvShape())
-    assert sum(entrant.is_long for entrant in entered) <= 1
-    names = [int(entrant.waiting.id) for entrant in entered]
+    assert sum(newcomer.is_long for newcomer in entered) <= 1
+    names = [int(newcomer.waiting.id) for newcomer in entered]
     assert names == sorted(names)
     skipped = [w for w in waiting[: names[-1] if names else 0] if int(w.id) not in names]
     assert all(one.prefill_tokens > 64 for one in skipped)

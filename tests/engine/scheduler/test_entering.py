@@ -59,8 +59,8 @@ def test_requests_that_come_together_share_the_step_of_their_first_tokens(cycle)
     assert [one.tick_of(Delta) for one in told] == [5, 5]
 
 
-def test_a_parked_prefill_holds_up_no_short_request(cycle):
-    served = Served(cycle, chunk=8, parallel=4, short_pieces=2)
+def test_a_long_prefill_holds_up_no_short_request(cycle):
+    served = Served(cycle, chunk=8, parallel=4, short_chunks=2)
     old = served.submit("old", params(100))
     for _ in range(3):
         served.tick()
@@ -76,56 +76,56 @@ def test_a_parked_prefill_holds_up_no_short_request(cycle):
     assert deltas == list(range(2, 9))
 
 
-def test_a_parked_prefill_reads_a_piece_each_interval(cycle):
-    served = Served(cycle, chunk=8, parallel=2, short_pieces=1, grant_interval=4)
+def test_a_long_prefill_reads_a_chunk_each_interval(cycle):
+    served = Served(cycle, chunk=8, parallel=2, short_chunks=1, grant_interval=4)
     served.submit("old", params(100))
     served.tick()
     told = served.submit("long", params(3, prompt=tuple([1] * 33)))
     served.run()
     ticks = [t for t, e in zip(told.ticks, told.events, strict=True) if not isinstance(e, Done)]
-    # It enters in tick 2; a piece is read once its tick is told, and told with the next one.
+    # It enters in tick 2; a chunk is read once its tick is told, and told with the next one.
     assert ticks[:4] == [2, 3, 7, 11]
-    assert served.scheduler.stats().counters.parked_pieces == 4
+    assert served.scheduler.stats().counters.long_chunks == 4
 
 
 def beside(cycle) -> tuple[Served, Told]:
-    """A parked prompt whose first piece waits for the events of a tick to be told."""
-    served = Served(cycle, chunk=8, parallel=2, short_pieces=1, grant_interval=1, flushes=False)
+    """A long prompt whose first chunk waits for the events of a tick to be told."""
+    served = Served(cycle, chunk=8, parallel=2, short_chunks=1, grant_interval=1, flushes=False)
     served.submit("old", params(100))
     served.tick()
     told = served.submit("long", params(3, prompt=tuple([1] * 33)))
     served.tick()
-    assert served.scheduler.stats().counters.parked_pieces == 0
+    assert served.scheduler.stats().counters.long_chunks == 0
     return served, told
 
 
-def test_a_parked_piece_is_read_when_the_tick_s_events_are_told(cycle):
+def test_a_long_chunk_is_read_when_the_tick_s_events_are_told(cycle):
     served, told = beside(cycle)
     served.scheduler.flush()
-    assert served.scheduler.stats().counters.parked_pieces == 1
+    assert served.scheduler.stats().counters.long_chunks == 1
     served.tick()
     assert progress(told.events) == [8]
-    assert served.scheduler.stats().counters.parked_pieces == 1
+    assert served.scheduler.stats().counters.long_chunks == 1
 
 
-def test_a_parked_piece_is_read_by_the_next_tick_at_the_latest(cycle):
+def test_a_long_chunk_is_read_by_the_next_tick_at_the_latest(cycle):
     served, told = beside(cycle)
     served.tick()
     assert progress(told.events) == [8]
     served.run()
-    assert served.scheduler.stats().counters.parked_pieces == 4
+    assert served.scheduler.stats().counters.long_chunks == 4
 
 
-def test_a_parked_prompt_that_is_cancelled_before_its_piece_is_not_read(cycle):
+def test_a_long_prompt_that_is_cancelled_before_its_chunk_is_not_read(cycle):
     served, told = beside(cycle)
     served.scheduler.cancel("long")
     served.scheduler.flush()
     served.run()
     assert isinstance(told.events[-1], Cancelled)
-    assert served.scheduler.stats().counters.parked_pieces == 0
+    assert served.scheduler.stats().counters.long_chunks == 0
 
 
-def test_a_parked_piece_that_fails_ends_its_own_request(cycle, monkeypatch):
+def test_a_long_chunk_that_fails_ends_its_own_request(cycle, monkeypatch):
     served, told = beside(cycle)
     with monkeypatch.context() as patch:
         patch.setattr(served.engine, "prefill", lambda *_: 1 / 0)
@@ -135,9 +135,9 @@ def test_a_parked_piece_that_fails_ends_its_own_request(cycle, monkeypatch):
     assert isinstance(served.told["old"].events[-1], Done)
 
 
-def test_the_last_piece_of_a_parked_prompt_lets_its_row_join_the_next_step(cycle):
+def test_the_last_chunk_of_a_long_prompt_lets_its_row_join_the_next_step(cycle):
     served, told = beside(cycle)
-    while served.scheduler.stats().counters.parked_pieces < 4:
+    while served.scheduler.stats().counters.long_chunks < 4:
         served.scheduler.flush()
         served.tick()
     read = served.ticks

@@ -36,18 +36,17 @@ def read_and_close(engine, rows: RowPool, one: Job, *, keeps: bool = True) -> No
     seq = rows.open(one)
     prefill(engine, seq, cached=engine.cached_tokens(seq))
     rows.close(seq, keeps=keeps)
-    while rows.advance():
-        pass
+    rows.cache.settle()
 
 
 def test_without_a_cache_rows_are_the_engine_s(engine):
-    rows = RowPool(engine, None)
+    rows = RowPool(engine, PromptCache(engine, None))
     for _ in range(2):
         read_and_close(engine, rows, job())
     assert engine.cached_tokens(rows.open(job())) == 0
     assert rows.waiting_state(job()).prefill_tokens == 20
-    assert rows.stats() is None
-    rows.forget()
+    assert rows.cache.stats() is None
+    rows.cache.reset()
 
 
 def test_with_one_the_next_row_begins_where_the_last_one_was(engine):
@@ -55,20 +54,20 @@ def test_with_one_the_next_row_begins_where_the_last_one_was(engine):
     read_and_close(engine, rows, job())
     assert rows.waiting_state(job()).prefill_tokens == 1
     assert engine.cached_tokens(rows.open(job())) == 19
-    rows.forget()
+    rows.cache.reset()
     assert rows.waiting_state(job()).prefill_tokens == 20
 
 
 def test_a_row_that_ended_badly_leaves_nothing(engine):
     rows = RowPool(engine, PromptCache(engine, CacheLimits(min_tokens=1), clock=Clock()))
     read_and_close(engine, rows, job(), keeps=False)
-    assert rows.stats().nbytes == 0
+    assert rows.cache.stats().nbytes == 0
 
 
 def test_who_opts_out_has_a_row_like_any(engine):
     rows = RowPool(engine, PromptCache(engine, CacheLimits(min_tokens=1), clock=Clock()))
     read_and_close(engine, rows, job(cache=None))
-    assert rows.stats().nbytes == 0
+    assert rows.cache.stats().nbytes == 0
 
 
 def test_a_suspended_row_is_remembered_when_it_has_gone_on(engine):
@@ -77,12 +76,12 @@ def test_a_suspended_row_is_remembered_when_it_has_gone_on(engine):
     seq = rows.open(one)
     prefill(engine, seq)
     one.preempted = rows.preempt(seq)
-    assert not rows._cache._rows
+    assert not rows.cache._rows
     seq = rows.open(one)
     assert engine.cached_tokens(seq) == 0
     prefill(engine, seq)
     rows.close(seq, keeps=True)
-    rows.advance()
+    rows.cache.advance()
     assert engine.cached_tokens(rows.open(job())) == 19
 
 

@@ -146,7 +146,7 @@ def test_a_row_that_is_in_no_step_when_its_kv_is_lost_is_told_too(tokenizer, mon
     told = [served.submit(str(i), SequenceParams((1, i), max_tokens=30)) for i in range(3)]
     for _ in range(5):
         served.tick()
-    served.scheduler.hold("0")
+    served.scheduler.pause("0")
     for _ in range(3):
         served.tick()
     lose_the_kv_of_all(watched, monkeypatch)
@@ -205,7 +205,7 @@ def test_a_request_whose_row_cannot_be_opened_fails_alone(tokenizer, monkeypatch
     assert isinstance(told[1].error, InternalFault)
 
 
-@pytest.mark.parametrize("name", ["plan_tick", "steps_since_piece"])
+@pytest.mark.parametrize("name", ["plan_tick", "steps_since_chunk"])
 def test_planning_that_raises_ends_that_tick_s_rows_and_the_next_tick_goes_on(
     tokenizer, monkeypatch, name: str
 ):

@@ -35,8 +35,8 @@ actions = st.lists(
         st.tuples(st.just("submit"), st.integers(0, 23), st.sampled_from(Priority)),
         st.tuples(st.just("tick"), st.integers(1, 6), st.none()),
         st.tuples(st.just("cancel"), st.integers(0, 23), st.none()),
-        st.tuples(st.just("hold"), st.integers(0, 23), st.none()),
-        st.tuples(st.just("release"), st.integers(0, 23), st.none()),
+        st.tuples(st.just("pause"), st.integers(0, 23), st.none()),
+        st.tuples(st.just("resume"), st.integers(0, 23), st.none()),
     ),
     min_size=5,
     max_size=40,
@@ -51,7 +51,7 @@ def act(served: Served, action: str, number: int, priority: Priority | None) -> 
     elif action == "tick":
         for _ in range(number):
             served.tick()
-    elif action in {"cancel", "hold", "release"}:
+    elif action in {"cancel", "pause", "resume"}:
         getattr(served.scheduler, action)(id_)
 
 
@@ -68,7 +68,7 @@ def test_any_company_gives_the_answers_of_solo_runs(
     family, parallel, actions, policy, chunk, interval
 ):
     limits = Limits(
-        parallel, grant_interval=interval, short_pieces=2, short_tokens=0, preemption=policy
+        parallel, grant_interval=interval, short_chunks=2, short_tokens=0, preemption=policy
     )
     served = Served(ENGINE(family), chunk=chunk, settings=SchedulerSettings(limits, 100))
     cancelled = set()
@@ -77,7 +77,7 @@ def test_any_company_gives_the_answers_of_solo_runs(
         if action == "cancel":
             cancelled.add(str(number))
     for id_ in served.told:
-        served.scheduler.release(id_)
+        served.scheduler.resume(id_)
     served.run()
     for id_, told in served.told.items():
         text = solo(family, int(id_))

@@ -43,7 +43,7 @@ def test_with_a_slot_a_plan_sees_how_far_it_is():
 def test_a_held_row_takes_no_step():
     one = job()
     one.assign_slot(SEQ, 0, cached_tokens=0, is_long=False)
-    one.is_held = True
+    one.is_paused = True
     assert not one.row_state(wants_step=True).can_step
 
 
@@ -103,7 +103,7 @@ def test_who_was_preempted_reads_prompt_and_answer_again():
     one.start(1.0)
     one.decodes_since(2.0)
     one.note(wrote(7), 3.0)
-    one.wait_again(PreemptedRow(one.params, (1, 2, 3, 7), SamplerSnapshot(5, 0.0), None, None))
+    one.requeue(PreemptedRow(one.params, (1, 2, 3, 7), SamplerSnapshot(5, 0.0), None, None))
     waiting = one.waiting_state()
     assert (waiting.prefill_tokens, waiting.room_tokens) == (4, 13)
     one.assign_slot(SeqId(9), 0, cached_tokens=0, is_long=False)
@@ -117,4 +117,4 @@ def test_slot_stats_say_what_it_is_doing():
     one.assign_slot(SEQ, 2, cached_tokens=1, is_long=False)
     stats = one.slot_stats()
     assert (stats.slot, stats.prompt_tokens, stats.prompt_done_tokens) == (2, 3, 1)
-    assert (stats.max_tokens, stats.is_held) == (10, False)
+    assert (stats.max_tokens, stats.is_paused) == (10, False)

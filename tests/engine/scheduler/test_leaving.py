@@ -37,17 +37,17 @@ def test_a_cancelled_row_s_slot_is_free_before_the_next_tick(cycle, parallel: in
 
 
 def test_a_request_is_cancelled_wherever_it_stands(cycle):
-    served = Served(cycle, chunk=8, parallel=2, short_pieces=1)
+    served = Served(cycle, chunk=8, parallel=2, short_chunks=1)
     decoding = served.submit("decoding", params(50))
-    parked = served.submit("parked", params(50, prompt=tuple([1] * 100)))
+    long = served.submit("long", params(50, prompt=tuple([1] * 100)))
     queued = served.submit("queued", params(50))
     for _ in range(3):
         served.tick()
     assert len(served.scheduler.stats().slots) == 2
-    for id_ in ("queued", "parked", "decoding", "nobody"):
+    for id_ in ("queued", "long", "decoding", "nobody"):
         served.scheduler.cancel(id_)
     served.run()
-    assert [type(one.last) for one in (decoding, parked, queued)] == [Cancelled] * 3
+    assert [type(one.last) for one in (decoding, long, queued)] == [Cancelled] * 3
     assert served.scheduler.stats().counters.cancelled == 3
 
 
@@ -94,12 +94,12 @@ def test_a_held_row_keeps_its_slot_and_goes_on_when_it_is_released(cycle):
     held, other = served.submit("held", params(30)), served.submit("other", params(8))
     for _ in range(4):
         served.tick()
-    served.scheduler.hold("held")
+    served.scheduler.pause("held")
     served.run()
     assert other.is_over
     assert len(held.tokens) == 4
-    assert [slot.is_held for slot in served.scheduler.stats().slots] == [True]
-    served.scheduler.release("held")
+    assert [slot.is_paused for slot in served.scheduler.stats().slots] == [True]
+    served.scheduler.resume("held")
     served.run()
     assert held.tokens == [(4 + i) % 16 for i in range(30)]
 
@@ -111,14 +111,14 @@ def test_a_held_row_that_is_preempted_stays_held_until_it_is_released(cycle, rel
     held = served.submit("held", params(30), priority=Priority.LOW)
     for _ in range(4):
         served.tick()
-    served.scheduler.hold("held")
+    served.scheduler.pause("held")
     other = served.submit("other", params(30), priority=Priority.HIGH)
     while not other.events:
         served.tick()
     if released == "once it is back":
         served.run()
         assert len(held.tokens) < 7
-    served.scheduler.release("held")
+    served.scheduler.resume("held")
     served.run()
     assert len(other.tokens) == 30
     assert held.tokens == [(4 + i) % 16 for i in range(30)]
@@ -129,10 +129,10 @@ def test_a_request_that_is_held_before_it_has_a_slot_waits_there_for_its_reader(
     served = Served(cycle, parallel=1)
     served.submit("first", params(8))
     late = served.submit("late", params(30))
-    served.scheduler.hold("late")
+    served.scheduler.pause("late")
     served.run()
     assert len(late.tokens) <= 1
-    served.scheduler.release("late")
+    served.scheduler.resume("late")
     served.run()
     assert len(late.tokens) == 30
 
@@ -142,7 +142,7 @@ def test_a_held_row_can_be_cancelled(cycle):
     held, waiting = served.submit("held", params(30)), served.submit("next", params(3))
     for _ in range(4):
         served.tick()
-    served.scheduler.hold("held")
+    served.scheduler.pause("held")
     served.run()
     served.scheduler.cancel("held")
     served.run()

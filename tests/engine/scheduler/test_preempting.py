@@ -1,4 +1,4 @@
-"""Preempted rows go on as if nothing had happened: no text is repeated, lost or changed."""
+"""Preempted rows continue as if nothing had happened: no text is repeated, lost or changed."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def preempting(
 
 
 def interrupted(served: Served, params: SequenceParams, *, at: list[int], **kw):
-    """A low request that gives way to a high one after so many ticks, again and again."""
+    """A low request that is preempted to a high one after so many ticks, again and again."""
     told = served.submit("low", params, priority=Priority.LOW, **kw)
     for number in range(2000):
         if served.scheduler.idle:

@@ -186,11 +186,11 @@ def test_a_row_that_was_held_is_asked_once_about_each_token(engine):
     ticks_until(one, lambda: len(told.tokens) == 4)
     asked = drafter(one, "a")
     assert asked is not None
-    one.scheduler.hold("a")
+    one.scheduler.pause("a")
     for _ in range(3):
         one.tick()
     held, rounds = len(told.tokens), asked.stats.rounds
-    one.scheduler.release("a")
+    one.scheduler.resume("a")
     one.tick()
     one.tick()
     assert asked.stats.rounds - rounds == 1
@@ -201,7 +201,7 @@ def test_a_row_that_was_held_is_asked_once_about_each_token(engine):
 
 
 def test_a_drafter_never_sees_another_request_s_tokens(tokenizer):
-    """Two prompts share their n-grams and go on with different secrets."""
+    """Two prompts share their n-grams and continue with different secrets."""
     engine = alphabet(tokenizer)
     watch, one = Watch(engine), served(engine)
     secrets = [(100, 101, 102, 103), (200, 201, 202, 203)]
@@ -295,10 +295,10 @@ def test_held_rows_do_not_close_the_gate(engine):
     one = served(engine, drafting(max_batch=1))
     told, held = one.submit("a", params(COPY, 60)), one.submit("b", params(COPY, 60))
     ticks_until(one, lambda: told.tokens and held.tokens)
-    one.scheduler.hold("b")
+    one.scheduler.pause("b")
     ticks_until(one, lambda: told.is_over)
     assert told.done.timings.draft_rounds > 3
-    one.scheduler.release("b")
+    one.scheduler.resume("b")
     one.run()
     assert held.tokens == told.tokens
 

@@ -112,7 +112,7 @@ def test_a_seed_that_was_drawn_is_told_and_gives_the_same_text_again(tokenizer):
     assert again.text == first.text
 
 
-def test_progress_is_told_for_each_piece(cycle):
+def test_progress_is_told_for_each_chunk(cycle):
     served = Served(cycle, chunk=8, parallel=4)
     told = served.submit("a", params(2, prompt=tuple([1] * 30)))
     served.run()

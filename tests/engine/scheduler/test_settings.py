@@ -10,7 +10,7 @@ from engine.scheduler.state import Limits
     [
         ("parallel", {"limits": Limits(parallel=0)}),
         ("prefill_grant_interval", {"limits": Limits(grant_interval=-1)}),
-        ("short_pieces", {"limits": Limits(short_pieces=0)}),
+        ("short_chunks", {"limits": Limits(short_chunks=0)}),
         ("short_tokens", {"limits": Limits(short_tokens=-1)}),
         ("max_queue_depth", {"queue_depth": -1}),
         ("kv_budget", {"kv_budget_tokens": 0}),

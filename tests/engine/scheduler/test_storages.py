@@ -30,7 +30,7 @@ def engine(request, tmp_path: Path) -> Engine:
 
 
 def requests() -> list[SequenceParams]:
-    """Prompts shorter and longer than a window of 16, read in pieces of 8."""
+    """Prompts shorter and longer than a window of 16, read in chunks of 8."""
     return [
         SequenceParams((*range(5 * i), *one.prompt_ids), one.sampling, max_tokens=12)
         for i, one in enumerate(mixed_requests(6))

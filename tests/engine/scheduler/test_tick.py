@@ -12,7 +12,7 @@ from engine.scheduler.budget import KvBudget, KvGeometry, KvShape
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
 from engine.scheduler.state import Limits, RowState, TickState, WaitingState
-from engine.scheduler.tick import TickPlan, plan_tick, steps_since_piece
+from engine.scheduler.tick import TickPlan, plan_tick, steps_since_chunk
 
 CHUNK = 32
 GEOMETRY = KvGeometry((1, 2, 3, 4, 6, 8), 256)
@@ -34,7 +34,7 @@ def waits(id_: str, prefill: int = 10, *, priority: Priority = Priority.NORMAL) 
 def state(*rows: RowState, waiting: tuple[WaitingState, ...] = (), **kw) -> TickState:
     names = Limits.__dataclass_fields__
     limits = Limits(
-        **{"short_pieces": 2, "short_tokens": 0, **{k: kw.pop(k) for k in list(kw) if k in names}}
+        **{"short_chunks": 2, "short_tokens": 0, **{k: kw.pop(k) for k in list(kw) if k in names}}
     )
     return TickState(limits, rows, waiting, chunk_tokens=kw.pop("chunk_tokens", CHUNK), **kw)
 
@@ -53,7 +53,7 @@ def test_rows_that_want_a_step_decode():
     assert plan.decode == ("a", "c")
 
 
-def test_a_plan_may_name_decode_rows_and_a_prefill_piece():
+def test_a_plan_may_name_decode_rows_and_a_prefill_chunk():
     plan = plan_tick(state(decodes("a"), reads("b", 20)))
     assert (plan.decode, granted(plan)) == (("a",), [("b", 20)])
     assert plan.is_mixed
@@ -73,41 +73,41 @@ def test_a_plan_may_name_decode_rows_and_a_prefill_piece():
     ],
 )
 def test_a_prompt_that_comes_alone_to_a_few_rows_that_step_draws(rows, waiting, draws):
-    kw = {"waiting": waiting, "steps_since_piece": 99}
+    kw = {"waiting": waiting, "steps_since_chunk": 99}
     plan = plan_tick(state(*rows, steps_are_wide=True, **kw))
     assert [grant.draws for grant in plan.prefill] == draws
     plan = plan_tick(state(*rows, **kw))
     assert not any(grant.draws for grant in plan.prefill)
 
 
-def test_a_short_prompt_is_read_in_the_tick_that_admits_it_beside_a_parked_one():
-    parked = reads("long", 999, is_long=True)
-    plan = plan_tick(state(decodes("a"), parked, waiting=(waits("b", 20),)))
-    assert [entrant.waiting.id for entrant in plan.entrants] == ["b"]
+def test_a_short_prompt_is_read_in_the_tick_that_admits_it_beside_a_long_one():
+    long = reads("long", 999, is_long=True)
+    plan = plan_tick(state(decodes("a"), long, waiting=(waits("b", 20),)))
+    assert [newcomer.waiting.id for newcomer in plan.admitted] == ["b"]
     assert granted(plan) == [("b", 20)]
     assert plan.decode == ("a",)
 
 
-def test_short_prompts_share_one_piece_s_worth_of_a_tick_beside_many_rows():
+def test_short_prompts_share_one_chunk_s_worth_of_a_tick_beside_many_rows():
     many = [decodes(f"r{i}") for i in range(4)]
     plan = plan_tick(state(*many, reads("a", 10), reads("b", 20), reads("c", 10)))
     assert granted(plan) == [("a", 10), ("b", 20)]
 
 
 @pytest.mark.parametrize(
-    ("decoding", "coming", "pieces"),
+    ("decoding", "coming", "chunks"),
     [(0, 1, 2), (0, 9, 4), (1, 1, 2), (1, 2, 4), (2, 2, 2), (4, 4, 2), (4, 3, 1), (9, 1, 1)],
 )
-def test_a_burst_of_prompts_to_few_rows_is_read_faster(decoding: int, coming: int, pieces: int):
+def test_a_burst_of_prompts_to_few_rows_is_read_faster(decoding: int, coming: int, chunks: int):
     """However many of them still wait."""
     rows = [decodes(f"r{i}") for i in range(decoding)]
     reading = [reads(f"s{i}", CHUNK) for i in range((coming + 1) // 2)]
     waiting = tuple(waits(f"w{i}", CHUNK) for i in range(coming // 2))
     plan = plan_tick(state(*rows, *reading, waiting=waiting, parallel=20))
-    assert len(plan.prefill) == min(pieces, coming)
+    assert len(plan.prefill) == min(chunks, coming)
 
 
-def test_a_short_prompt_of_several_pieces_gets_one_a_tick_whoever_decodes():
+def test_a_short_prompt_of_several_chunks_gets_one_a_tick_whoever_decodes():
     plan = plan_tick(state(decodes("x"), reads("a", 50)))
     assert granted(plan) == [("a", CHUNK)]
 
@@ -116,7 +116,7 @@ def test_a_prompt_that_does_not_fit_the_rest_of_the_share_waits_for_the_next_tic
     many = [decodes(f"r{i}") for i in range(4)]
     plan = plan_tick(state(*many, reads("a", 20), waiting=(waits("b", 20),), parallel=9))
     assert granted(plan) == [("a", 20)]
-    assert plan.entrants == ()
+    assert plan.admitted == ()
     assert plan.blocked is WaitReason.PREFILL
 
 
@@ -125,18 +125,18 @@ def test_chunk_zero_reads_whole_prompts():
     assert granted(plan) == [("a", 999), ("b", 9999)]
 
 
-def test_a_parked_prompt_gets_a_piece_a_tick_while_nobody_decodes():
-    parked = reads("long", 999, is_long=True)
-    assert granted(plan_tick(state(parked))) == [("long", CHUNK)]
-    assert granted(plan_tick(state(parked, decodes("held", can_step=False)))) == [("long", CHUNK)]
+def test_a_long_prompt_gets_a_chunk_a_tick_while_nobody_decodes():
+    long = reads("long", 999, is_long=True)
+    assert granted(plan_tick(state(long))) == [("long", CHUNK)]
+    assert granted(plan_tick(state(long, decodes("held", can_step=False)))) == [("long", CHUNK)]
 
 
-def test_a_parked_prompt_waits_for_its_interval_while_rows_decode():
-    parked = reads("long", 999, is_long=True)
+def test_a_long_prompt_waits_for_its_interval_while_rows_decode():
+    long = reads("long", 999, is_long=True)
     for steps in range(3):
-        found = state(parked, decodes("a"), grant_interval=4, steps_since_piece=steps)
+        found = state(long, decodes("a"), grant_interval=4, steps_since_chunk=steps)
         assert granted(plan_tick(found)) == []
-    found = state(parked, decodes("a"), grant_interval=4, steps_since_piece=3)
+    found = state(long, decodes("a"), grant_interval=4, steps_since_chunk=3)
     assert granted(plan_tick(found)) == [("long", CHUNK)]
 
 
@@ -144,66 +144,66 @@ def test_a_parked_prompt_waits_for_its_interval_while_rows_decode():
     ("tokens", "part", "interval"),
     [(32, 1.0, 8), (16, 0.5, 4), (16, 0.6, 5), (8, 0.01, 1), (99, 1.0, 8)],
 )
-def test_a_piece_beside_rows_that_decode_comes_sooner_the_less_time_it_takes(
+def test_a_chunk_beside_rows_that_decode_comes_sooner_the_less_time_it_takes(
     tokens: int, part: float, interval: int
 ):
-    parked = reads("long", 999, is_long=True)
-    limits = {"grant_interval": 8, "beside_tokens": tokens, "beside_part": part}
+    long = reads("long", 999, is_long=True)
+    limits = {"grant_interval": 8, "interleaved_tokens": tokens, "interleaved_share": part}
     tokens = min(tokens, CHUNK)
     for steps in range(interval):
-        found = state(parked, decodes("a"), steps_since_piece=steps, **limits)
+        found = state(long, decodes("a"), steps_since_chunk=steps, **limits)
         due = [("long", tokens)] if steps == interval - 1 else []
         assert granted(plan_tick(found)) == due
-    alone = state(parked, decodes("held", can_step=False), **limits)
+    alone = state(long, decodes("held", can_step=False), **limits)
     assert granted(plan_tick(alone)) == [("long", CHUNK)]
 
 
-def test_a_smaller_piece_gives_way_to_a_short_prompt_once_too():
-    parked, short = reads("long", 999, is_long=True), reads("b", 10)
-    beside = {"beside_tokens": 8, "beside_part": 0.25}
-    due = state(parked, decodes("a"), short, grant_interval=8, steps_since_piece=1, **beside)
+def test_a_smaller_chunk_gives_way_to_a_short_prompt_once_too():
+    long, short = reads("long", 999, is_long=True), reads("b", 10)
+    beside = {"interleaved_tokens": 8, "interleaved_share": 0.25}
+    due = state(long, decodes("a"), short, grant_interval=8, steps_since_chunk=1, **beside)
     assert granted(plan_tick(due)) == [("b", 10)]
-    assert granted(plan_tick(replace(due, steps_since_piece=2))) == [("b", 10), ("long", 8)]
+    assert granted(plan_tick(replace(due, steps_since_chunk=2))) == [("b", 10), ("long", 8)]
 
 
-def test_only_a_parked_piece_beside_rows_that_decode_waits_until_the_events_are_told():
-    parked, short = reads("long", 999, is_long=True), reads("b", 10)
-    found = state(parked, decodes("a"), short, grant_interval=1, steps_since_piece=9)
+def test_only_a_long_chunk_beside_rows_that_decode_waits_until_the_events_are_told():
+    long, short = reads("long", 999, is_long=True), reads("b", 10)
+    found = state(long, decodes("a"), short, grant_interval=1, steps_since_chunk=9)
     assert [grant.is_interleaved for grant in plan_tick(found).prefill] == [False, True]
-    alone = replace(found, rows=(parked, short))
+    alone = replace(found, rows=(long, short))
     assert [grant.is_interleaved for grant in plan_tick(alone).prefill] == [False, False]
 
 
-def test_a_prompt_in_one_piece_stays_one_beside_rows_that_decode():
+def test_a_prompt_in_one_chunk_stays_one_beside_rows_that_decode():
     found = state(
-        decodes("a"), reads("long", 999, is_long=True), chunk_tokens=0, beside_tokens=0,
-        grant_interval=4, steps_since_piece=3,
+        decodes("a"), reads("long", 999, is_long=True), chunk_tokens=0, interleaved_tokens=0,
+        grant_interval=4, steps_since_chunk=3,
     )  # fmt: skip
     assert granted(plan_tick(found)) == [("long", 999)]
 
 
-def test_a_due_piece_gives_way_to_a_short_prompt_once():
-    parked, short = reads("long", 999, is_long=True), reads("b", 10)
-    due = state(parked, decodes("a"), short, grant_interval=4, steps_since_piece=3)
+def test_a_due_chunk_gives_way_to_a_short_prompt_once():
+    long, short = reads("long", 999, is_long=True), reads("b", 10)
+    due = state(long, decodes("a"), short, grant_interval=4, steps_since_chunk=3)
     assert granted(plan_tick(due)) == [("b", 10)]
-    overdue = replace(due, steps_since_piece=4)
+    overdue = replace(due, steps_since_chunk=4)
     assert granted(plan_tick(overdue)) == [("b", 10), ("long", CHUNK)]
 
 
-def test_interval_0_gives_no_piece_while_rows_decode():
-    parked = reads("long", 999, is_long=True)
-    found = state(parked, decodes("a"), grant_interval=0, steps_since_piece=10**6)
+def test_interval_0_gives_no_chunk_while_rows_decode():
+    long = reads("long", 999, is_long=True)
+    found = state(long, decodes("a"), grant_interval=0, steps_since_chunk=10**6)
     assert granted(plan_tick(found)) == []
-    assert granted(plan_tick(replace(found, rows=(parked,)))) == [("long", CHUNK)]
+    assert granted(plan_tick(replace(found, rows=(long,)))) == [("long", CHUNK)]
 
 
-def test_a_long_prompt_has_its_first_piece_when_it_enters():
-    found = state(decodes("a"), waiting=(waits("long", 999),), steps_since_piece=15)
+def test_a_long_prompt_has_its_first_chunk_when_it_enters():
+    found = state(decodes("a"), waiting=(waits("long", 999),), steps_since_chunk=15)
     assert granted(plan_tick(found)) == [("long", CHUNK)]
 
 
 def test_the_next_long_prompt_waits_out_the_interval_of_the_one_before():
-    found = state(decodes("a"), waiting=(waits("long", 999),), steps_since_piece=2)
+    found = state(decodes("a"), waiting=(waits("long", 999),), steps_since_chunk=2)
     assert granted(plan_tick(found)) == []
 
 
@@ -231,7 +231,7 @@ def test_a_higher_priority_that_waits_takes_a_slot():
     plan = plan_tick(state(*rows, waiting=(high,), parallel=2, **PREEMPTING))
     assert plan.preempt == ("b",)
     assert plan.decode == ("a",)
-    assert plan.entrants == ()
+    assert plan.admitted == ()
 
 
 def test_an_equal_takes_nothing():
@@ -240,7 +240,7 @@ def test_an_equal_takes_nothing():
     assert plan.decode == ("a",)
 
 
-def test_a_row_that_is_read_gives_way_too_and_gets_no_piece():
+def test_a_row_that_is_read_gives_way_too_and_gets_no_chunk():
     high = waits("h", priority=Priority.HIGH)
     plan = plan_tick(state(reads("a", 50), waiting=(high,), parallel=1, **PREEMPTING))
     assert plan.preempt == ("a",)
@@ -274,7 +274,7 @@ def test_room_that_the_next_step_frees_is_not_made_twice():
 def ticks(
     found: TickState, arrivals: Sequence[tuple[int, int]] = ()
 ) -> Iterator[tuple[TickState, TickPlan]]:
-    """Carry plans out on paper: pieces are read, nobody finishes decoding.
+    """Carry plans out on paper: chunks are read, nobody finishes decoding.
 
     Args:
         found: where it begins.
@@ -286,18 +286,18 @@ def ticks(
         plan = plan_tick(found)
         yield found, plan
         rows = {row.id: row for row in found.rows}
-        for entrant in plan.entrants:
-            waiting = entrant.waiting
-            rows[waiting.id] = reads(waiting.id, waiting.prefill_tokens, is_long=entrant.is_long)
+        for newcomer in plan.admitted:
+            waiting = newcomer.waiting
+            rows[waiting.id] = reads(waiting.id, waiting.prefill_tokens, is_long=newcomer.is_long)
         for grant in plan.prefill:
             left = rows[grant.id].prefill_left - grant.tokens
             rows[grant.id] = replace(rows[grant.id], prefill_left=max(0, left))
-        entered = {entrant.waiting.id for entrant in plan.entrants}
+        entered = {newcomer.waiting.id for newcomer in plan.admitted}
         found = replace(
             found,
             rows=tuple(rows.values()),
             waiting=tuple(one for one in found.waiting if one.id not in entered),
-            steps_since_piece=steps_since_piece(found, plan),
+            steps_since_chunk=steps_since_chunk(found, plan),
         )
 
 
@@ -308,20 +308,20 @@ def ticks(
 )
 @pytest.mark.parametrize("neighbours", [0, 1])
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
-    parts: int, neighbours: int, pieces: int, interval: int, arrivals: list[tuple[int, int]]
+def test_a_long_prompt_of_c_chunks_is_read_within_c_times_interval_plus_1_ticks(
+    parts: int, neighbours: int, chunks: int, interval: int, arrivals: list[tuple[int, int]]
 ):
-    """Whatever short prompts arrive meanwhile; each part of a piece may come a step later."""
-    pieces += 2
+    """Whatever short prompts arrive meanwhile; each part of a chunk may come a step later."""
+    chunks += 2
     rows = tuple(decodes(f"r{i}") for i in range(neighbours))
     found = state(
         *rows,
-        waiting=(waits("long", pieces * CHUNK),),
+        waiting=(waits("long", chunks * CHUNK),),
         grant_interval=interval,
-        beside_tokens=CHUNK // parts,
-        beside_part=1 / parts,
+        interleaved_tokens=CHUNK // parts,
+        interleaved_share=1 / parts,
         parallel=50,
-        steps_since_piece=interval,
+        steps_since_chunk=interval,
     )
     taken = 0
     for now, _ in ticks(found, arrivals):
@@ -329,21 +329,21 @@ def test_a_long_prompt_of_c_pieces_is_read_within_c_times_interval_plus_1_ticks(
         if row is not None and not row.prefill_left:
             break
         taken += 1
-    assert taken <= pieces * parts * (-(-interval // parts) + 1)
+    assert taken <= chunks * parts * (-(-interval // parts) + 1)
 
 
 @pytest.mark.parametrize(("parts", "interval"), [(1, 8), (4, 2)])
-def test_a_parked_prompt_costs_each_decode_row_one_piece_an_interval(parts: int, interval: int):
+def test_a_long_prompt_costs_each_decode_row_one_chunk_an_interval(parts: int, interval: int):
     part = CHUNK // parts
     found = state(
         decodes("a"), reads("long", 10 * part, is_long=True),
-        grant_interval=8, beside_tokens=part, beside_part=1 / parts,
+        grant_interval=8, interleaved_tokens=part, interleaved_share=1 / parts,
     )  # fmt: skip
-    pieces = []
+    chunks = []
     for _, (_, plan) in zip(range(10 * interval + 1), ticks(found), strict=False):
         assert plan.decode[0] == "a"
-        pieces.append(bool(plan.prefill))
-    gaps = [i for i, one in enumerate(pieces) if one]
+        chunks.append(bool(plan.prefill))
+    gaps = [i for i, one in enumerate(chunks) if one]
     assert [b - a for a, b in pairwise(gaps)] == [interval] * 9
 
 
