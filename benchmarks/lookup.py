@@ -34,7 +34,7 @@ from mlxcel_cli.bench.tasks import TASKS, Task
 from mlxcel_cli.config import load_settings
 
 if TYPE_CHECKING:
-    from mlxcel_cli.model_loading import ReadyModel
+    from engine.loading import OpenedModel
 
 PEER = "mlx-lm"
 MAX_DRAFT = 7
@@ -72,14 +72,14 @@ def compared(
     return runs, width_lines(table)
 
 
-def run(ready: "ReadyModel", task: Task, variant: str, repetition: int, tokens: int) -> VariantRun:
+def run(ready: "OpenedModel", task: Task, variant: str, repetition: int, tokens: int) -> VariantRun:
     """One answer of one of our variants, or of mlx-lm."""
     if variant == PEER:
         return peer_run(ready, task, repetition, tokens)
     return run_variant(ready, task, variant, repetition, tokens, MAX_DRAFT)
 
 
-def peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> VariantRun:
+def peer_run(ready: "OpenedModel", task: Task, repetition: int, tokens: int) -> VariantRun:
     """mlx-lm's own loop and functions on the very same model object."""
     from engine.models.cpu_forms import stock_forms
 
@@ -87,7 +87,7 @@ def peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> V
         return _peer_run(ready, task, repetition, tokens)
 
 
-def _peer_run(ready: "ReadyModel", task: Task, repetition: int, tokens: int) -> VariantRun:
+def _peer_run(ready: "OpenedModel", task: Task, repetition: int, tokens: int) -> VariantRun:
     import mlx.core as mx
 
     from engine.models.mlxlm import import_generation

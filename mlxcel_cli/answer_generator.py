@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from engine.events import Delta, Done, PrefillProgress, Started
+from engine.loading import OpenedModel
 from engine.lookup.reference import ReferenceText
 from engine.params import SequenceParams
 from engine.prompt_cache.cache import PromptCache
@@ -16,9 +17,8 @@ from engine.prompt_cache.limits import CONVERSATION
 from engine.session import SessionEvent
 from engine.text.answer_text import AnswerText, TextDelta
 from engine.text.rendered import RenderedPrompt
-from engine.text.template import ChatTemplate, plain_prompt
+from engine.text.template import ChatTemplate, render_messages
 from mlxcel_cli.answers import AnswerDone, AnswerEvent, AnswerRequest, LookupRefused
-from mlxcel_cli.model_loading import ReadyModel
 from mlxcel_cli.prompt_input import PromptInput
 from mlxcel_cli.sampling_options import token_biases
 
@@ -26,7 +26,7 @@ from mlxcel_cli.sampling_options import token_biases
 class AnswerGenerator:
     """One model, and the KV of the conversation with it."""
 
-    def __init__(self, ready: ReadyModel) -> None:
+    def __init__(self, ready: OpenedModel) -> None:
         self.ready = ready
         self._cache: PromptCache | None = None
 
@@ -117,10 +117,9 @@ def render_prompt(template: ChatTemplate | None, prompt: PromptInput) -> Rendere
     messages = list(prompt.messages or ())
     if prompt.prefill:
         messages.append({"role": "assistant", "content": prompt.prefill})
-    continued = bool(prompt.prefill)
-    if template is None:
-        return plain_prompt(messages, continue_final=continued)
-    return template.render(messages, continue_final=continued, extra=prompt.template_values)
+    return render_messages(
+        template, messages, continue_final=bool(prompt.prefill), extra=prompt.template_values
+    )
 
 
 def _done(answer: Done, text: AnswerText) -> AnswerDone:

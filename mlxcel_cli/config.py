@@ -18,10 +18,11 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from engine.errors import InvalidParams
+from engine.runtime.folders import cache_home, hub_cache, hub_is_offline
 from mlxcel_cli.chat_options import ChatOptions
 from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions, ModelOptions, OutputOptions, PromptOptions
-from mlxcel_cli.paths import cache_home, data_home, hub_cache, options_file
+from mlxcel_cli.paths import data_home, options_file
 from mlxcel_cli.sampling_options import SamplingOptions
 from mlxcel_cli.serve_options import ServeOptions
 
@@ -129,7 +130,7 @@ def load_settings(
         cache_home=cache_home(home),
         data_home=data_home(home),
         hub_cache=hub_cache(environ),
-        hub_offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
+        hub_offline=hub_is_offline(environ),
         warnings=tuple(_misspelt(environ)),
     )
 

@@ -68,4 +68,4 @@ class EngineBackend:
         """Free the model; idempotent."""
         generator, self.generator = self.generator, None
         if generator is not None:
-            generator.ready.held.close()
+            generator.ready.close()

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine.errors import InvalidParams
-from mlxcel_cli.paths import cache_home, hub_cache, options_file
+from engine.runtime.folders import cache_home, hub_cache
+from mlxcel_cli.paths import options_file
 
 STARTER = "starter"
 

@@ -1,19 +1,13 @@
-"""Where mlxcel keeps its files: the platform's own folders, unless the environment says else."""
+"""Where the command line keeps its files, and paths as a person types them.
+
+Folders of models are the engine's: see `engine.runtime.folders`.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from engine.errors import InvalidParams
-
-
-def cache_home(environ: Mapping[str, str]) -> Path:
-    """The folder of converted models and compiled parts: ``MLXCEL_HOME``, else the platform's."""
-    if home := environ.get("MLXCEL_HOME"):
-        return _expanded("MLXCEL_HOME", home).absolute()
-    # platformdirs costs some milliseconds that --help need not pay.
-    from platformdirs import user_cache_path
-
-    return user_cache_path("mlxcel", appauthor=False)
+from engine.runtime.folders import expanded
 
 
 def options_file(environ: Mapping[str, str]) -> Path:
@@ -22,7 +16,7 @@ def options_file(environ: Mapping[str, str]) -> Path:
     On Linux the platform's is ``~/.config/mlxcel/config.toml``.
     """
     if named := environ.get("MLXCEL_CONFIG"):
-        return _expanded("MLXCEL_CONFIG", named)
+        return expanded("MLXCEL_CONFIG", named)
     from platformdirs import user_config_path
 
     return user_config_path("mlxcel", appauthor=False) / "config.toml"
@@ -34,20 +28,10 @@ def data_home(environ: Mapping[str, str]) -> Path:
     On Linux the platform's is ``~/.local/share/mlxcel``.
     """
     if home := environ.get("MLXCEL_HOME"):
-        return _expanded("MLXCEL_HOME", home).absolute() / "data"
+        return expanded("MLXCEL_HOME", home).absolute() / "data"
     from platformdirs import user_data_path
 
     return user_data_path("mlxcel", appauthor=False)
-
-
-def hub_cache(environ: Mapping[str, str]) -> Path:
-    """The folder where Hugging Face's own tools keep what they download."""
-    if cache := environ.get("HF_HUB_CACHE"):
-        return _expanded("HF_HUB_CACHE", cache)
-    if home := environ.get("HF_HOME"):
-        return _expanded("HF_HOME", home) / "hub"
-    base = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _expanded("XDG_CACHE_HOME", base) / "huggingface" / "hub"
 
 
 def typed_path(name: str, path: str) -> Path:
@@ -62,16 +46,4 @@ def typed_path(name: str, path: str) -> Path:
     """
     if "\0" in path:
         raise InvalidParams(name, "is no path: it holds a null byte")
-    return _expanded(name, path)
-
-
-def _expanded(variable: str, path: str) -> Path:
-    """The path with ``~`` and ``~user`` replaced.
-
-    Raises:
-        InvalidParams: there is no such user, or no home folder is known.
-    """
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise InvalidParams(variable, f"{path} names no home folder that is known here") from None
+    return expanded(name, path)

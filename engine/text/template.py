@@ -187,6 +187,24 @@ class ChatTemplate:
         raise refusal
 
 
+def render_messages(
+    template: ChatTemplate | None,
+    messages: Sequence[Message],
+    *,
+    continue_final: bool = False,
+    extra: Mapping[str, object] = NO_EXTRA,
+) -> RenderedPrompt:
+    """The prompt for these messages, by `ChatTemplate.render` or `plain_prompt`.
+
+    Raises:
+        InvalidParams: a message has no proper shape; names the field.
+        TemplateError: the template refused them.
+    """
+    if template is None:
+        return plain_prompt(messages, continue_final=continue_final)
+    return template.render(messages, continue_final=continue_final, extra=extra)
+
+
 def plain_prompt(messages: Sequence[Message], *, continue_final: bool = False) -> RenderedPrompt:
     """A prompt for a model without a chat template: headed blocks and a bare cue at the end.
 

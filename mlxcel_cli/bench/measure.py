@@ -10,6 +10,7 @@ from statistics import median
 from engine.engine import Engine
 from engine.errors import InvalidParams
 from engine.events import Delta, Done, PrefillProgress, Started
+from engine.loading import OpenedModel
 from engine.lookup.warm_up import every_width, time_widths
 from engine.lookup.widths import WidthCosts
 from engine.models.progress import Progress
@@ -20,7 +21,7 @@ from mlxcel_cli.bench.results import PLAIN, VARIANTS, Setup, VariantRun, WidthTa
 from mlxcel_cli.bench.tasks import TASKS, Task
 from mlxcel_cli.config import silence_advice
 from mlxcel_cli.engine_thread import Emit
-from mlxcel_cli.model_loading import ReadyModel, load_model
+from mlxcel_cli.model_loading import load_model
 
 PROMPT_TOKENS = 300
 WARM_TOKENS = 16
@@ -120,7 +121,7 @@ def measured_lookup(plan: LookupPlan, emit: Emit[BenchEvent]) -> Iterator[BenchE
 
 
 def run_variant(
-    ready: ReadyModel, task: Task, variant: str, repetition: int, tokens: int, max_draft: int
+    ready: OpenedModel, task: Task, variant: str, repetition: int, tokens: int, max_draft: int
 ) -> VariantRun:
     """One answer of one variant, with its figures.
 
@@ -144,7 +145,7 @@ def run_variant(
 
 
 def answer_task(
-    ready: ReadyModel, task: Task, variant: str, *, tokens: int, max_draft: int
+    ready: OpenedModel, task: Task, variant: str, *, tokens: int, max_draft: int
 ) -> tuple[str, Done]:
     """A task's answer and how it ended; the text is the same for every variant.
 
@@ -180,7 +181,7 @@ def turned(variants: tuple[str, ...], by: int) -> tuple[str, ...]:
     return variants[first:] + variants[:first]
 
 
-def _some_ids(ready: ReadyModel) -> tuple[int, ...]:
+def _some_ids(ready: OpenedModel) -> tuple[int, ...]:
     text = "".join(task.prompt for task in TASKS)
     ids = ready.loaded.tokenizer.encode(text, add_bos=True)
     return tuple(ids[: min(PROMPT_TOKENS, ready.engine.context_tokens // 2)])
@@ -189,11 +190,11 @@ def _some_ids(ready: ReadyModel) -> tuple[int, ...]:
 @contextmanager
 def loaded_model(
     request: ModelRequest, emit: Emit[BenchEvent]
-) -> Iterator[tuple[ReadyModel, Setup]]:
+) -> Iterator[tuple[OpenedModel, Setup]]:
     """A model to measure, and what is shown of it."""
     silence_advice(os.environ)
     ready = load_model(request, emit)
     try:
         yield ready, Setup(ready.loaded.facts.name, ready.device, ready.notes, ready.warnings)
     finally:
-        ready.held.close()
+        ready.close()

@@ -1,10 +1,11 @@
 """What a user can change during a chat: sampling, length, prompt lookup, thinking, system text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from engine.errors import InvalidParams
+from engine.models.chat_sampling import chat_sampling
 from engine.params import SamplingParams
 from mlxcel_cli.answers import AnswerRequest, ModelReport
 from mlxcel_cli.config import setting_types, value_from_text
@@ -12,10 +13,6 @@ from mlxcel_cli.engine_requests import answer_request
 from mlxcel_cli.lookup_options import LookupOptions
 from mlxcel_cli.options import LengthOptions
 from mlxcel_cli.sampling_options import SamplingOptions
-
-DEFAULT_TEMPERATURE = 0.7
-DEFAULT_TOP_P = 0.95
-"""What a chat samples with where neither user nor model say anything."""
 
 _SAMPLING = frozenset(one.name for one in fields(SamplingOptions))
 _LENGTH = frozenset(one.name for one in fields(LengthOptions))
@@ -86,7 +83,7 @@ class ChatSettings:
         Raises:
             InvalidParams: a value is out of its range.
         """
-        defaults = chat_defaults({} if model is None else model.sampling)
+        defaults = chat_sampling({} if model is None else model.sampling)
         request = answer_request(
             self.sampling,
             self.length,
@@ -95,9 +92,3 @@ class ChatSettings:
             context_tokens=self.context_tokens,
         )
         return replace(request, lookup_texts=self.lookup_texts, reuses_kv=True)
-
-
-def chat_defaults(model: Mapping[str, float]) -> SamplingParams:
-    """What a chat samples with where the user says nothing: the model's own defaults first."""
-    values: dict[str, Any] = {"temperature": DEFAULT_TEMPERATURE, "top_p": DEFAULT_TOP_P, **model}
-    return SamplingParams(**values)

@@ -7,7 +7,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import fields
 from queue import SimpleQueue
 from typing import Any
@@ -16,6 +15,7 @@ from aiohttp import ClientSession, web
 
 from engine.errors import InternalFault
 from engine.events import Delta, Failed, Started
+from engine.loading import OpenedModel
 from engine.lookup.widths import WidthCosts
 from engine.models.load import LoadedModel
 from engine.params import LookupPolicy, SamplingParams, SpeculationParams
@@ -28,7 +28,6 @@ from engine.scheduler.state import Limits
 from engine.session import Session
 from mlxcel_cli.answer_generator import AnswerGenerator, render_prompt
 from mlxcel_cli.answers import AnswerDone, AnswerRequest
-from mlxcel_cli.model_loading import ReadyModel
 from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
 from mlxcel_cli.parity.engine_variants import RecordingEngine
 from mlxcel_cli.prompt_input import PromptInput
@@ -69,7 +68,7 @@ def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, .
         context_tokens=request.context_tokens,
     )
     session = Session(engine, pacer=PrefillPacer(fixed_tokens=request.chunk_tokens))
-    ready = ReadyModel(loaded, engine, session, (), ExitStack(), "")
+    ready = OpenedModel(loaded, engine, session)
     *_, done = AnswerGenerator(ready).answer(asked)
     assert isinstance(done, AnswerDone)
     _require_text(loaded, engine.last_answer, done.text)

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from engine.errors import InvalidParams
+from engine.loading import OpenedModel
 from engine.models.load import LoadedModel
 from engine.models.progress import Progress
 from mlxcel_cli.answer_generator import render_prompt
 from mlxcel_cli.command_lines import ParityCommand
 from mlxcel_cli.config import load_settings, silence_advice
 from mlxcel_cli.engine_thread import Emit, EngineThread
-from mlxcel_cli.model_loading import ReadyModel, load_model
+from mlxcel_cli.model_loading import load_model
 from mlxcel_cli.output import standard_output
 from mlxcel_cli.parity import engine_variants as engine
 from mlxcel_cli.parity import front_variants as front
@@ -103,7 +104,7 @@ def compared(
         ]
         yield from _results(plan, ready.loaded, requests, variants)
     finally:
-        ready.held.close()
+        ready.close()
 
 
 def near_tie_gap(plan: ParityPlan, dtype: str) -> float:
@@ -113,7 +114,7 @@ def near_tie_gap(plan: ParityPlan, dtype: str) -> float:
     return DECIDED_GAP if plan.teacher_forced else NEAR_TIE.get(dtype, NEAR_TIE["float32"])
 
 
-def _introduction(plan: ParityPlan, ready: ReadyModel) -> Introduction:
+def _introduction(plan: ParityPlan, ready: OpenedModel) -> Introduction:
     facts = ready.loaded.facts
     return Introduction(
         model=facts.name,

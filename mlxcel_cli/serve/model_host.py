@@ -16,18 +16,16 @@ from engine.scheduler.request import ScheduledRequest
 from mlxcel_cli.serve.served_model import ServedModel
 
 if TYPE_CHECKING:
+    from engine.loading import OpenedModel
     from engine.lookup.widths import WidthCosts
+    from engine.lookup.widths_file import WidthCostsFile
     from engine.models.progress import Progress
     from engine.prefill import PrefillPacer
     from engine.scheduler.scheduler import BatchScheduler
     from engine.scheduler.settings import LookupSettings
     from mlxcel_cli.answers import ModelRequest
-    from mlxcel_cli.model_loading import ReadyModel
     from mlxcel_cli.serve.settings import ServeSettings
-    from mlxcel_cli.width_costs import WidthCostsFile
 
-KV_SHARE = 0.8
-"""Part of the free memory that KV may take: forwards need some, and so do other programs."""
 WARM_UP_TEXT = "Hello"
 WARM_UP_TOKENS = 2
 
@@ -38,7 +36,7 @@ class HostedModel:
 
     model: ServedModel
     scheduler: BatchScheduler
-    ready: ReadyModel | None
+    ready: OpenedModel | None
     kept: WidthCostsFile | None = None
     """Where measured costs of verify rounds are to be kept; None: nothing was left to measure."""
 
@@ -51,7 +49,7 @@ class HostedModel:
         self.scheduler.close()
         del self.scheduler
         if ready is not None:
-            ready.held.close()
+            ready.close()
             del ready
         gc.collect()
         mx.clear_cache()
@@ -115,7 +113,7 @@ class ModelHost:
         return self._request.settings.machine.prefill_chunk if chosen is None else chosen
 
     def _scheduler(
-        self, ready: ReadyModel, pacer: PrefillPacer, budget: int | None
+        self, ready: OpenedModel, pacer: PrefillPacer, budget: int | None
     ) -> BatchScheduler:
         from engine.scheduler.scheduler import BatchScheduler
 
@@ -124,7 +122,7 @@ class ModelHost:
         settings = self._settings.scheduler(budget, pipelined=pipelined, lookup=lookup)
         return BatchScheduler(ready.engine, settings, pacer=pacer)
 
-    def _lookup(self, ready: ReadyModel) -> LookupSettings | None:
+    def _lookup(self, ready: OpenedModel) -> LookupSettings | None:
         """How its answers are drafted, at the prices that are known by now."""
         from engine.scheduler.settings import LookupSettings
 
@@ -138,27 +136,15 @@ class ModelHost:
             width_costs=ready.width_costs,
         )
 
-    def _kv_budget(self, ready: ReadyModel) -> int | None:
+    def _kv_budget(self, ready: OpenedModel) -> int | None:
         """Tokens of KV that all rows together may take."""
-        from engine.runtime.device import device_facts
-        from engine.runtime.memory import memory_available
-
         asked = self._settings.kv_budget
         if asked is not None:
             return asked
-        facts = ready.loaded.facts
-        device = device_facts()
-        free = memory_available(device)
-        if self._request.force or not facts.kv_bytes_per_token or not free:
-            return None
-        if device.kind != "cpu":
-            # A CPU reports what the weights leave; a GPU reports all it has.
-            free -= facts.weight_bytes
-        if self._settings.prompt_cache:
-            free -= min(self._settings.prompt_cache_bytes, free // 2)
-        return max(1, int(free * KV_SHARE) // facts.kv_bytes_per_token)
+        is_cached = self._settings.prompt_cache
+        return ready.kv_budget_tokens(self._settings.prompt_cache_bytes if is_cached else 0)
 
-    def _warm_up(self, ready: ReadyModel, pacer: PrefillPacer) -> None:
+    def _warm_up(self, ready: OpenedModel, pacer: PrefillPacer) -> None:
         """Answer a short prompt, so that kernels and buffers are there before the first client."""
         tokenizer = ready.loaded.tokenizer
         ids = tokenizer.encode(WARM_UP_TEXT, add_bos=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.lookup.widths import WidthCosts
-from mlxcel_cli.width_costs import Measured, WidthCostsFile
+from engine.lookup.widths_file import Measured, WidthCostsFile
 
 HERE = Measured(model="a: float32", device="cpu", blas="kernels, 2 threads")
 COSTS = WidthCosts((1.0, 1.25, 1.5, 2.0))
@@ -36,7 +36,7 @@ def test_another_model_device_or_blas_has_its_own_costs(tmp_path, change):
 
 def test_another_version_measures_anew(tmp_path, monkeypatch):
     WidthCostsFile(tmp_path, HERE).save(COSTS)
-    monkeypatch.setattr("mlxcel_cli.width_costs.version", lambda name: "99")
+    monkeypatch.setattr("engine.lookup.widths_file.version", lambda name: "99")
     assert WidthCostsFile(tmp_path, HERE).load(3) is None
 
 
