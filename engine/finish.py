@@ -137,16 +137,16 @@ def finish_after_push(
 
 
 def context_is_full(written: int, prompt_tokens: int, rules: FinishRules) -> bool:
-    """Whether the next append would leave no room under the context bound."""
+    """Whether prompt and answer together are as long as they may be."""
     bound = rules.context_tokens
-    return bound is not None and prompt_tokens + written + 1 >= bound
+    return bound is not None and prompt_tokens + written >= bound
 
 
 def verify_room(written: int, prompt_tokens: int, rules: FinishRules) -> int | None:
     """Drafted tokens a verify round may append under the context bound; None: no bound."""
     if rules.context_tokens is None:
         return None
-    return max(0, rules.context_tokens - prompt_tokens - written - 2)
+    return max(0, rules.context_tokens - prompt_tokens - written - 1)
 
 
 def is_loop(ids: Sequence[int], prompt_tokens: int, rule: LoopRule) -> bool:

@@ -203,4 +203,4 @@ class Drafters:
         if self._is_budgeted or not self._settings.measures_short:
             return self._engine.draft_room(seq, max_draft)
         bound = job.params.context_tokens
-        return max_draft if bound is None else bound - job.prefill_tokens - 2
+        return max_draft if bound is None else bound - job.prefill_tokens - 1

@@ -122,8 +122,7 @@ class RowPool:
             seq = self._engine.resume(job.preempted)
             self.cache.resume(seq, job.params, request.cache)
             return seq
-        decoder = self._engine.tokenizer.decoder(keep_texts=request.keep_texts)
-        job.text = RowText(decoder, request.stops)
+        job.text = RowText.of(self._engine.tokenizer, request.stops, request.keep_texts)
         return self.cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)
 
     def preempt(self, seq: SeqId) -> PreemptedRow:

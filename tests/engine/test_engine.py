@@ -81,7 +81,7 @@ def test_no_forward_follows_the_token_that_fills_the_context():
     watched = Watched(engine)
     answer = run_alone(engine, SequenceParams((3, 4, 5)))
     assert answer.last.finish is FinishCause.CONTEXT_EXHAUSTED
-    assert len(answer.tokens) == 10 - 1 - 3
+    assert len(answer.tokens) == 10 - 3
     assert watched.calls == 1 + len(answer.tokens)
 
 

@@ -35,7 +35,7 @@ def rules(*causes: FinishCause) -> FinishRules:
     return FinishRules(
         eos_ids=frozenset(),
         max_tokens=WRITTEN if FinishCause.LENGTH in causes else None,
-        context_tokens=PROMPT + WRITTEN + 1 if FinishCause.CONTEXT_EXHAUSTED in causes else None,
+        context_tokens=PROMPT + WRITTEN if FinishCause.CONTEXT_EXHAUSTED in causes else None,
         loop=LOOP if FinishCause.REPETITION_LOOP in causes else LoopRule(),
     )
 
@@ -85,9 +85,9 @@ def test_causes_are_listed_in_the_order_they_are_asked():
 
 
 @given(prompt=st.integers(1, 50), written=st.integers(0, 50), bound=st.integers(1, 120))
-def test_the_context_is_full_when_one_more_append_would_reach_the_bound(prompt, written, bound):
+def test_the_context_is_full_when_prompt_and_answer_reach_the_bound(prompt, written, bound):
     some = FinishRules(frozenset(), None, bound, LoopRule())
-    assert context_is_full(written, prompt, some) == (prompt + written + 1 >= bound)
+    assert context_is_full(written, prompt, some) == (prompt + written >= bound)
 
 
 def test_no_bound_never_fills():
@@ -99,8 +99,8 @@ def test_no_bound_never_fills():
 @pytest.mark.parametrize(
     ("written", "room"),
     [
-        pytest.param(1, 3, id="prompt 20, written 1, bound 26"),
-        pytest.param(4, 0, id="nothing left"),
+        pytest.param(1, 4, id="prompt 20, written 1, bound 26"),
+        pytest.param(5, 0, id="nothing left"),
         pytest.param(9, 0, id="never negative"),
     ],
 )

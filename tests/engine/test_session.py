@@ -165,7 +165,7 @@ def test_one_token_asked_is_one_token(engine):
 
 
 def test_the_context_ends_an_answer_without_a_budget(tokenizer):
-    engine = cycle_engine(vocab=259, context=8, tokenizer=tokenizer)
+    engine = cycle_engine(vocab=259, context=7, tokenizer=tokenizer)
     answer = said(ask(engine, "abc"))
     assert (answer.text, answer.finish) == ("defg", FinishCause.CONTEXT_EXHAUSTED)
 

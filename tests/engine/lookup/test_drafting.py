@@ -33,9 +33,9 @@ def opened(engine, prompt=PROMPT, **params):
         pytest.param({}, 7, id="the drafter's own bound"),
         pytest.param({"max_tokens": 5}, 3, id="the budget, but for the round's own token"),
         pytest.param({"max_tokens": 2}, 0, id="one token left"),
-        pytest.param({"context_tokens": 16}, 3, id="the context"),
-        pytest.param({"context_tokens": 13}, 0, id="a context that is nearly full"),
-        pytest.param({"max_tokens": 5, "context_tokens": 15}, 2, id="the smaller of both"),
+        pytest.param({"context_tokens": 15}, 3, id="the context"),
+        pytest.param({"context_tokens": 12}, 0, id="a context that is nearly full"),
+        pytest.param({"max_tokens": 5, "context_tokens": 14}, 2, id="the smaller of both"),
     ],
 )
 def test_a_draft_has_room_within_budget_and_context(params, room):
@@ -44,10 +44,10 @@ def test_a_draft_has_room_within_budget_and_context(params, room):
 
 
 def test_the_room_under_a_context_bound_is_what_may_be_appended():
-    # Prompt 20, 1 written, bound 26: after 3 drafted tokens and one of its own the row is full.
+    # Prompt 20, 1 written, bound 26: after 4 drafted tokens and one of its own the row is full.
     engine = cycle_engine(context=26)
     seq = opened(engine, (*range(16), 0, 1, 2, 3))
-    assert engine.draft_room(seq, 7) == 3
+    assert engine.draft_room(seq, 7) == 4
 
 
 def test_a_ring_has_room_within_its_slack():

@@ -96,7 +96,7 @@ def test_a_row_whose_context_has_no_room_is_passed_over(tokenizer):
     one.submit("b", params(PLAIN, 20))
     one.run()
     assert lookups(one).width_costs is not None
-    assert len(told.tokens) == 6
+    assert len(told.tokens) == 7
 
 
 def test_under_a_shared_budget_only_a_row_that_has_reserved_enough_is_measured_on(tokenizer):
