@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from engine import guard
-from engine.errors import EvalFailed, InvalidParams, RowError, SnapshotError
+from engine.errors import EvalFailed, InternalFault, InvalidParams, RowError, SnapshotError
 from engine.finish import context_is_full, fail
 from engine.forwards import Forwards, readable
 from engine.kv.choose import choose_storage
@@ -182,9 +182,17 @@ class Engine:
         return not context_is_full(ahead, row.prompt_tokens, row.rules)
 
     def check_row(self, seq: SeqId) -> None:
-        """Raise why a row's KV was lost, with a step that need not have been its own."""
-        if (error := self._table.row(seq).lost) is not None:
-            raise error
+        """Raise what keeps a row from ever ending.
+
+        Raises:
+            RowError: its KV was lost, with a step that need not have been its own.
+            InternalFault: it decodes, may take no step and has none in flight.
+        """
+        row = self._table.row(seq)
+        if row.lost is not None:
+            raise row.lost
+        if row.phase is Phase.DECODE and not row.in_flight and not self.wants_step(seq):
+            raise InternalFault(RuntimeError(f"{row} may take no step and has not ended"))
 
     def step(self, seqs: Iterable[SeqId]) -> list[StepOutcome]:
         """One token for every row."""

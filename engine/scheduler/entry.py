@@ -135,7 +135,7 @@ class RowPool:
         """Whether one more step may be submitted for a job's row.
 
         Raises:
-            EvalFailed: its KV was lost with another's step; no step of its own will say so.
+            RowError: it can never end (`Engine.check_row`); no step of its own will say so.
         """
         assert job.seq is not None
         self._engine.check_row(job.seq)

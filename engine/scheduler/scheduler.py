@@ -13,6 +13,7 @@ Invariants (each pinned by a test):
         planning raises ends that tick's rows. The next tick continues.
     S5  A cancelled request is gone, and its slot free, before the next tick begins.
     S6  Every request gets exactly one last event: Done, Failed or Cancelled.
+    S7  A row that is open and not paused is always in a step, a prefill, a queue or ended.
 """
 
 import logging
@@ -377,8 +378,7 @@ class BatchScheduler:
 
     def _preempt(self, id_: str) -> None:
         """Send a row back to the queue, unless it ended meanwhile."""
-        job = self._rows.get(id_)
-        if job is None:
+        if (job := self._rows.get(id_)) is None:
             return
         with self._boundary(job):
             assert job.seq is not None

@@ -86,6 +86,11 @@ def random_sampling(rng: Random) -> SamplingParams:
     return SamplingParams(**mixes[kind])
 
 
+def random_bound(rng: Random, prompt: int, most: int) -> int | None:
+    """A context that is far, met at the prompt's end, or met exactly when the budget is."""
+    return rng.choice((None, None, prompt + 6, prompt + 1, prompt + 2, prompt + most))
+
+
 def random_requests(rng: Random) -> list[Request]:
     """Two to five requests."""
     requests = []
@@ -97,7 +102,7 @@ def random_requests(rng: Random) -> list[Request]:
             sampling=random_sampling(rng),
             max_tokens=most,
             min_tokens=rng.choice((0, 0, 2)),
-            context_tokens=rng.choice((None, None, None, len(prompt) + 6)),
+            context_tokens=random_bound(rng, len(prompt), most),
             ignore_eos=rng.random() < 0.2,
             choice=rng.choice((0, 0, 1)),
         )
@@ -195,6 +200,10 @@ class Schedule:
                 chunk = row.chunks[row.filled]
                 row.filled += 1
                 assert row.seq is not None
+                if chunk.is_last and self.rng.random() < 0.5:
+                    self.engine.join(row.seq)
+                    self.check()
+                    continue
                 outcome = self.engine.prefill(row.seq, chunk)
                 self.check()
                 if outcome.first is not None:
@@ -301,7 +310,7 @@ class Schedule:
         return row_of(self.engine, row.seq)
 
     def check(self) -> None:
-        """The length law, for every open row."""
+        """The length law, for every open row; one that decodes is in a step or may take one."""
         for row in self.rows:
             phase = self.phase(row)
             if phase is None:
@@ -314,6 +323,7 @@ class Schedule:
                 continue
             law = record.prompt_tokens + record.written - 1 + len(record.in_flight)
             ended = phase is Phase.FINISHED
+            assert ended or record.in_flight or self.engine.wants_step(row.seq), row.request
             assert held in ((law, law + 1) if ended else (law,)), (row.request, held, law)
             if ended and row.written.finish is not None:
                 assert held == law + (row.written.finish is FinishCause.EOS)

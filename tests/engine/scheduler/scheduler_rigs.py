@@ -13,6 +13,7 @@ from engine.outcome import TokenLogprobs
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import PrefillPacer
 from engine.rows import Phase
+from engine.scheduler.job import Job
 from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
 from engine.scheduler.settings import SchedulerSettings
@@ -138,9 +139,18 @@ class Served:
             self.tick()
         raise AssertionError(f"not idle after {most} ticks")
 
+    def _goes_on(self, job: Job) -> bool:
+        """Whether a row that decodes is in a step or may take one."""
+        assert job.seq is not None
+        row = rows_of(self.engine)[job.seq]
+        return bool(row.lost or row.in_flight or self.engine.wants_step(job.seq))
+
     def _check(self) -> None:
-        """The length law, slots and rows (S1)."""
+        """The length law, slots and rows (S1); nobody waits for nothing (S7)."""
         running = self.scheduler._rows
+        for job in running.values():
+            assert job.is_paused or job.prefill_left or self._goes_on(job), job.id
+        assert not self.scheduler.idle or all(job.is_paused for job in running.values())
         rows = rows_of(self.engine)
         cache = self.scheduler._pool.cache
         copied = {donor.seq for donor in cache._exports}

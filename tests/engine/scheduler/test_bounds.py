@@ -1,15 +1,18 @@
 """Bounds that are met exactly: each request gets its tokens and its end, none waits for ever."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import ContextOverflow, KvBudgetExceeded
+from engine.errors import ContextOverflow, InternalFault, KvBudgetExceeded
 from engine.events import Done
 from engine.finish import FinishCause
 from engine.params import SequenceParams
 from engine.scheduler.settings import SchedulerSettings
 from engine.scheduler.state import Limits
+from tests.engine.inside import rows_of
 from tests.engine.rigs import cycle_engine
 from tests.engine.scheduler.prompt_lookup_rigs import drafting
 from tests.engine.scheduler.scheduler_rigs import Served, Told
@@ -86,3 +89,16 @@ def test_every_request_ends(tokenizer, rows, parallel, is_drafting, chunk, budge
     run(served)
     for told, length, bound, max_tokens in expected:
         expect(told, length, bound, max_tokens)
+
+
+def test_a_row_that_may_take_no_step_ends_with_an_error_and_frees_its_slot(tokenizer):
+    engine = cycle_engine(vocab=64, context=CONTEXT, tokenizer=tokenizer)
+    served = Served(engine, chunk=1, parallel=1)
+    told = served.submit("a", SequenceParams((1, 2, 3)))
+    after = served.submit("b", SequenceParams((1, 2, 3), max_tokens=2))
+    served.tick()
+    for row in rows_of(engine).values():
+        row.rules = replace(row.rules, context_tokens=1)
+    run(served)
+    assert isinstance(told.error, InternalFault)
+    assert len(after.tokens) == 2

@@ -1,5 +1,6 @@
 """Random arrivals, cancels, holds and priorities: everyone gets the answer it would get alone."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.events import Cancelled, Done
+from engine.params import SequenceParams
 from engine.scheduler.preemption import PreemptionPolicy
 from engine.scheduler.queue import Priority
 from engine.scheduler.settings import SchedulerSettings
@@ -20,7 +22,19 @@ TOKENIZER = cache(lambda: byte_tokenizer(Path(mkdtemp())))
 
 ENGINE = cache(lambda family: tiny_engine(family, tokenizer=TOKENIZER()))
 
-REQUESTS = mixed_requests(24)
+BOUNDS = ((1, 1), (2, 9), (5, 5))
+"""Room in the context behind the prompt, and ``max_tokens``: the first is met, or both at once."""
+
+
+def bounded(number: int, params: SequenceParams) -> SequenceParams:
+    """Every other request with bounds that are met exactly."""
+    if number % 2:
+        return params
+    room, most = BOUNDS[number // 2 % len(BOUNDS)]
+    return replace(params, context_tokens=len(params.prompt_ids) + room, max_tokens=most)
+
+
+REQUESTS = [bounded(i, params) for i, params in enumerate(mixed_requests(24))]
 
 STOPS = ("e", "\x10\x11")
 
