@@ -40,7 +40,7 @@ def served(*, template=True, keeps_whole_kv=False):
         tokenizer=TOKENIZER,
         thinking_marks=(),
         limit=PromptLimit(TOKENIZER, 512),
-        generation=None,
+        generation={},
         context_tokens=512,
         keeps_whole_kv=keeps_whole_kv,
         facts=SimpleNamespace(

@@ -84,7 +84,7 @@ def hooks_of(model, budget):
 def test_a_model_without_thoughts_keeps_to_any_bound():
     models = {marks: model(marks=marks) for marks in ((), MARKS)}
     for one in models.values():
-        one.generation = None
+        one.generation = {}
         one.facts.vocab_size = 128
         one.tokenizer.encode = lambda text, **_: tuple(map(ord, text))
         one.tokenizer.decoder = lambda **_: Letters()

@@ -21,7 +21,7 @@ CHOSEN = [
     ("JSON, next record", "seeded"),
     ("code, same again", "greedy, penalties"),
     ("table", "greedy"),
-    ("prose, letter", "seeded, penalties"),
+    ("prose, reply", "seeded, penalties"),
     ("CJK, copy", "greedy"),
     ("emoji, copy", "seeded"),
 ]
@@ -55,7 +55,7 @@ def test_the_text_is_the_same_with_and_without(loaded, engine, prompt, sampler):
 
 def test_a_gap_is_what_a_bias_must_bridge(loaded, engine):
     """The judge of ties: raising the loser by more than the gap turns the choice."""
-    ids = loaded.tokenizer.encode(PROMPTS["prose, letter"], add_bos=True)
+    ids = loaded.tokenizer.encode(PROMPTS["prose, reply"], add_bos=True)
     params = SequenceParams(ids, SamplingParams(temperature=0.8, seed=7), max_tokens=1)
 
     def first(bias: dict[int, float]) -> int:

@@ -156,7 +156,7 @@ def test_the_governor_and_the_request_of_a_drafting_row_go_along():
     drafter = snapshot.drafter()
     assert drafter.governor == rested
     assert drafter.observed_tokens == len(snapshot.written) == len(first.written) + 1
-    assert drafter.ask(snapshot.ids[-1], 4) == ()
+    assert drafter.propose(snapshot.ids[-1], 4) == ()
     assert row_of(other, other.transfer.restore(snapshot)).params.speculation == params.speculation
 
 
