@@ -23,7 +23,7 @@ import mlx.core as mx
 from engine import guard
 from engine.errors import EvalFailed, InternalFault, InvalidParams, RowError, SnapshotError
 from engine.finish import context_is_full, fail
-from engine.forwards import Forwards, readable
+from engine.forwards import Forwards
 from engine.kv.choose import choose_storage
 from engine.kv.transfer import KvTransfer
 from engine.lookup.verify import Drafting
@@ -293,6 +293,6 @@ class Engine:
         drawn, faults = self._forwards.draw_positions({row: ()}, logits[-1:])
         if faults:
             raise faults[row]
-        reading = self._steps.read(drawn, readable(drawn, logits[-1:]))
+        reading = self._steps.read(drawn, drawn.readable())
         row.phase = Phase.DECODE
         return self._steps.commit(row, reading, 0)

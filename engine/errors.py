@@ -22,7 +22,7 @@ EngineError
 │   └── SnapshotMismatch     it was made by another model or setup; names the differences
 └── RowError             one sequence failed; its neighbours continue
     ├── EvalFailed           the backend raised while it computed
-    ├── NonFiniteLogits      the model gave NaN for every token
+    ├── NonFiniteLogits      a NaN among the logits, or every token banned
     ├── RewindFailed         KV storage could not drop speculative appends
     ├── HookFailed           a mask, override or text hook raised
     └── InternalFault        our own code raised while it served the row
@@ -180,7 +180,7 @@ class EvalFailed(RowError):
 
 
 class NonFiniteLogits(RowError):
-    """The model gave no usable probability for any token."""
+    """No token can be drawn: the model gave NaN or infinity, or every token is banned."""
 
 
 class RewindFailed(RowError):

@@ -24,6 +24,8 @@ HOOK_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeE
 NOT_FINITE = -1
 """What a step reports instead of a token when the row's logits were unusable."""
 
+UNUSABLE = "no token can be drawn: the model gave NaN or infinity, or every token is banned"
+
 LOOP_PATTERN_LIMIT = 64
 """Longest repeated block that is looked for, whatever the rule asks."""
 
@@ -58,7 +60,7 @@ def commit(row: Row, token: int, logprobs: TokenLogprobs | None = None) -> StepO
     not shown.
     """
     if token == NOT_FINITE:
-        return fail(row, NonFiniteLogits("the model gave no usable probability for any token"))
+        return fail(row, NonFiniteLogits(UNUSABLE))
     if token in row.rules.eos_ids:
         row.finish()
         return StepOutcome(row.seq, token, _closing_text(row), FinishCause.EOS, logprobs=logprobs)

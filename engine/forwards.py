@@ -104,7 +104,7 @@ class Forwards:
                 entries[index] = row
         drawn = self._drawn(entries, ticket, ticket.logits)
         ticket.draw = drawn
-        ticket.readable = readable(drawn, ticket.logits)
+        ticket.readable = drawn.readable()
         ticket.logits = None
         _start(ticket, [ticket.readable, *drawn.arrays()])
 
@@ -251,9 +251,3 @@ def masked(hooks: RowHooks, ids: Sequence[int], logits: mx.array, entry: int) ->
         raise HookFailed("the mask allows no token")
     added: mx.array = logits.at[entry].add(mx.array(mask, logits.dtype))
     return added
-
-
-def readable(drawn: Draw, logits: mx.array) -> mx.array:
-    """int32[R]: the drawn tokens, -1 where the logit that was chosen is not finite."""
-    chosen = mx.take_along_axis(logits, drawn.tokens[:, None], axis=-1)[:, 0]
-    return mx.where(mx.isfinite(chosen), drawn.tokens, -1)

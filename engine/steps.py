@@ -177,7 +177,7 @@ class Steps:
 
         Args:
             drawn: what was drawn.
-            tokens: its tokens, the faulty ones marked (`engine.forwards.readable`).
+            tokens: its tokens, the unusable ones marked (`Draw.readable`).
 
         Raises:
             EvalFailed: the backend threw.

@@ -20,7 +20,7 @@ import mlx.core as mx
 from engine import guard
 from engine.errors import EvalFailed, RowError, UnsupportedModel
 from engine.finish import FinishCause, fail, verify_room
-from engine.forwards import Forwards, readable
+from engine.forwards import Forwards
 from engine.kv.storage import Storage
 from engine.lookup.eligibility import RowFacts
 from engine.outcome import SeqId, StepOutcome, VerifyOutcome
@@ -180,7 +180,7 @@ class Drafting:
         try:
             logits = self._forwards.of_drafts(rows)
             drawn, faults = self._forwards.draw_positions(rows, logits)
-            reading = self._steps.read(drawn, readable(drawn, logits))
+            reading = self._steps.read(drawn, drawn.readable())
         except guard.BACKEND_ERRORS as error:
             raise EvalFailed(str(error)) from error
         readings: dict[SeqId, RowReading] = {}

@@ -58,11 +58,17 @@ class Draw:
 
     tokens: mx.array
     """int32[R]."""
+    is_usable: mx.array
+    """bool[R]: whether the row's scores allowed a token: no NaN among them, and not all banned."""
     feedback: mx.array | None = None
     """float32[R], natural log: what mirostat rows observe."""
     logprobs: tuple[mx.array, ...] = ()
     logprob_rows: LogprobRows | None = None
     """Which rows the logprobs are of."""
+
+    def readable(self) -> mx.array:
+        """int32[R]: the tokens, -1 where the row's scores were not usable."""
+        return mx.where(self.is_usable, self.tokens, -1)
 
     def arrays(self) -> tuple[mx.array, ...]:
         """Everything to evaluate and then to read, in the order ``read_draw`` takes it."""
@@ -180,13 +186,22 @@ def draw(plan: DrawPlan, rows: Sequence[DrawRow], logits: mx.array, newest: mx.a
         The tokens, and what else the rows ask for.
     """
     if plan.is_plain_greedy:
+        scores = logits
         drawn = Drawn(mx.argmax(logits, axis=-1).astype(mx.int32), None)
     else:
-        drawn = plan.choose(_adjusted(plan, rows, logits, newest), rows)
+        scores = _adjusted(plan, rows, logits, newest)
+        drawn = plan.choose(scores, rows)
+    is_usable = _is_usable(logits, scores, drawn.tokens)
     if plan.logprob_rows is None:
-        return Draw(drawn.tokens, drawn.kept_logprob)
+        return Draw(drawn.tokens, is_usable, drawn.kept_logprob)
     logprobs = measure_logprobs(plan.logprob_rows, logits, drawn.tokens)
-    return Draw(drawn.tokens, drawn.kept_logprob, logprobs, plan.logprob_rows)
+    return Draw(drawn.tokens, is_usable, drawn.kept_logprob, logprobs, plan.logprob_rows)
+
+
+def _is_usable(logits: mx.array, scores: mx.array, tokens: mx.array) -> mx.array:
+    """bool[R]; the largest score is NaN where any is, and -inf where every token is banned."""
+    chosen = mx.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
+    return (scores.max(axis=-1) > -mx.inf) & mx.isfinite(chosen)
 
 
 def token_scores(sampler: RowSampler, ids: Sequence[int], logits: mx.array) -> mx.array:

@@ -1,20 +1,26 @@
 """What a failure ends, what it leaves, and what it counts as."""
 
+import math
+
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from engine import guard
 from engine.errors import EvalFailed, NonFiniteLogits
-from engine.params import SequenceParams
+from engine.params import SamplingParams, SequenceParams
 from tests.engine.inside import row_of, storage_of
 from tests.engine.rigs import (
     Watched,
     assert_length_law,
     begun,
     cycle_engine,
+    prefill,
     run_alone,
     run_together,
 )
+
+VOCAB = 16
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5, 6])
@@ -95,6 +101,50 @@ def test_logits_that_are_not_numbers_end_that_row_only():
     assert outcomes[healthy].token == 11
     assert engine.health.ok
     assert engine.health.failures == 0
+
+
+SAMPLING = [{}, {"temperature": 0.8}, {"temperature": 0.8, "top_k": 3}, {"logprobs": 2}]
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("token", [0, 5, 15])
+def test_one_nan_among_the_logits_ends_its_row(sampling, token):
+    engine = cycle_engine()
+    spoilt, healthy = begun(engine, (3,), (9,), sampling=SamplingParams(seed=1, **sampling))
+    watched = Watched(engine)
+    slot = row_of(engine, spoilt).slot
+    watched.spoils = lambda _call, logits: logits.at[slot, :, token].add(mx.nan)
+    outcomes = {one.seq: one for one in engine.step([spoilt, healthy])}
+    assert isinstance(outcomes[spoilt].error, NonFiniteLogits)
+    assert outcomes[healthy].error is None
+
+
+class AllowOne:
+    """A mask that allows one token."""
+
+    def mask(self, ids):
+        del ids
+        return np.where(np.arange(VOCAB) == 4, 0, -np.inf).astype(np.float32)
+
+    def finish(self, ids):
+        del ids
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_a_row_whose_every_token_is_banned_ends_with_an_error(sampling, is_masked):
+    engine = cycle_engine()
+    banned = {4: -math.inf} if is_masked else dict.fromkeys(range(VOCAB), -math.inf)
+    params = SamplingParams(seed=1, logit_bias=banned, **sampling)
+    hooks = AllowOne() if is_masked else None
+    first = engine.open(SequenceParams((3,), params), hooks=hooks)
+    assert isinstance(prefill(engine, first).error, NonFiniteLogits)
+    joined = engine.open(SequenceParams((3,), params), hooks=hooks)
+    (healthy,) = begun(engine, (9,))
+    engine.join(joined)
+    outcomes = {one.seq: one for one in engine.step([joined, healthy])}
+    assert isinstance(outcomes[joined].error, NonFiniteLogits)
+    assert outcomes[healthy].token == 11
 
 
 def test_a_read_that_fails_ends_the_rows_of_that_step_once(monkeypatch):
