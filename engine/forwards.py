@@ -187,14 +187,29 @@ class Forwards:
     def _logits(self, rows: Sequence[Row], newest: mx.array) -> mx.array:
         """float[W, V]."""
         if self._storage.batches:
-            with self._storage.all([row.slot for row in rows]) as caches:
-                logits: mx.array = self._model(newest[:, None], cache=caches)
-            return logits[:, -1]
+            return self._pool_logits([row.slot for row in rows], newest)
         alone = []
         for i, row in enumerate(rows):
             with self._storage.all([row.slot]) as caches:
                 alone.append(self._model(newest[i : i + 1, None], cache=caches)[:, -1])
         return alone[0] if len(alone) == 1 else mx.concatenate(alone, axis=0)
+
+    def _pool_logits(self, slots: Sequence[int], newest: mx.array) -> mx.array:
+        """float[W, V] of a pool: one forward, and one for each row that has no state yet."""
+        begin = {slot for slot in slots if self._storage.begins_alone(slot)}
+        shared = [slot for slot in slots if slot not in begin]
+        alone: dict[int, mx.array] = {}
+        for slot in begin:
+            with self._storage.one(slot, 1) as caches:
+                alone[slot] = self._model(newest[slot : slot + 1, None], cache=caches)[:, -1]
+        if shared:
+            with self._storage.all(shared) as caches:
+                logits: mx.array = self._model(newest[:, None], cache=caches)[:, -1]
+        else:
+            logits = mx.repeat(mx.zeros_like(next(iter(alone.values()))), len(newest), axis=0)
+        for slot, own in alone.items():
+            logits = mx.slice_update(logits, own, mx.array([slot]), axes=[0])
+        return logits
 
     def _drawn(self, entries: Sequence[Row | None], ticket: Ticket, logits: mx.array) -> Draw:
         assert ticket.newest is not None

@@ -22,6 +22,7 @@ FULL_WINDOW_FACTOR = 4
 SOLO_FAMILIES = {
     "afm7": "takes positions from key lengths",
     "gpt_bigcode": "takes positions as one number",
+    "longcat_flash_ngram": "keeps a state that grows with a row's first tokens",
     "minimax_m3_vl": "chooses blocks of keys by slot, as if all rows ended at the same one",
     "phi3small": "adds a batch's mask to scores of another shape",
 }

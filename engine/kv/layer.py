@@ -32,6 +32,9 @@ class PoolLayer(Protocol):
     def drop(self) -> None:
         """Let go of every array."""
 
+    def begins_alone(self, slot: int) -> bool:
+        """Whether the row's first token needs a forward of its own."""
+
     def rewind_limit(self, slot: int, overshoot: int) -> int | None:
         """Tokens a row can be cut back by now; None, for every row alike: any number.
 
@@ -111,6 +114,11 @@ class AttentionLayer:
         """Let go of every array."""
         self.end()
         self.keys = self.values = None
+
+    def begins_alone(self, slot: int) -> bool:
+        """No keys and masked keys are the same."""
+        del slot
+        return False
 
     @property
     def cuts_inside(self) -> bool:

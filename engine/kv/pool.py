@@ -108,6 +108,10 @@ class Pool:
         self._resize(wanted, kept)
         return kept
 
+    def begins_alone(self, slot: int) -> bool:
+        """Whether a layer keeps state and has none of this row."""
+        return any(layer.begins_alone(slot) for layer in self._layers)
+
     def length(self, slot: int) -> int:
         """Tokens appended to a row, committed or not."""
         return self._lengths[slot]

@@ -61,6 +61,11 @@ class Solo:
         """Rows stand alone: nothing to shrink."""
         return None
 
+    def begins_alone(self, slot: int) -> bool:
+        """Every row has its own forwards."""
+        del slot
+        return False
+
     def length(self, slot: int) -> int:
         """Tokens appended to a row, committed or not."""
         return self._rows[slot].tokens

@@ -64,7 +64,8 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self.cache = [None] * len(self._pool)
         self._forward = None
         if forward.slot is not None:
-            self._before.pop(forward.slot, None)
+            is_first = forward.width == 1 and forward.slot not in self._held
+            self._before[forward.slot] = [None] if is_first else []
             self._put(forward.slot, new)
             self._held.add(forward.slot)
             return
@@ -89,6 +90,10 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
         self._pool = [None] * len(self._pool)
         self._held.clear()
         self._before.clear()
+
+    def begins_alone(self, slot: int) -> bool:
+        """Whether it has no state: mlx-lm's recurrent_gemma scales a first token otherwise."""
+        return slot not in self._held
 
     def rewind_limit(self, slot: int, overshoot: int) -> int | None:
         """One-token appends whose state before is still at hand."""

@@ -85,6 +85,12 @@ class Storage(Protocol):
     def fit(self) -> list[int] | None:
         """Shrink what fewer open rows need; the old slot of each new one, or None."""
 
+    def begins_alone(self, slot: int) -> bool:
+        """Whether the row's next token needs a forward of its own.
+
+        It is the first of a row with state: a family may treat none otherwise than zeros.
+        """
+
     def length(self, slot: int) -> int:
         """Tokens appended to a row, committed or not."""
 
