@@ -65,7 +65,7 @@ class PoolLayer(Protocol):
         """Rebuild the pool with ``pool_rows`` rows, keeping the old ``rows`` in that order."""
 
     def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
-        """Zero one row; where positions stand by themselves, only ``tokens`` of it."""
+        """Zero one row, or the positions ``tokens`` of it; recurrent state has none."""
 
     def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
         """One row's state after its first ``tokens`` tokens, as arrays of its own.

@@ -128,6 +128,11 @@ class Pool:
             return 0
         return self.rewind_limit(slot)
 
+    def wipe(self, slot: int) -> None:
+        """Zero what a row was cut back by, which masked reads still multiply by zero."""
+        for layer in self._layers:
+            layer.clear(slot, slice(self._lengths[slot], self._longest[slot]))
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``."""
         limit = self.rewind_limit(slot)

@@ -85,11 +85,15 @@ class RingLayer(AttentionLayer):
         return max(0, self.ring - self.window - overshoot)
 
     def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
-        """Zero one row, all of it: a masked NaN times weight zero is still NaN."""
-        del tokens
-        if self.keys is not None and self.values is not None:
-            self.keys[slot] = mx.zeros_like(self.keys[slot])
-            self.values[slot] = mx.zeros_like(self.values[slot])
+        """Zero ``tokens`` of one row: a masked NaN times weight zero is still NaN."""
+        if self.keys is None or self.values is None:
+            return
+        spans = [(0, self.ring)]
+        if tokens != WHOLE_ROW:
+            spans = self._spans(tokens.start, min(tokens.stop, tokens.start + self.ring))
+        for begin, end in spans:
+            self.keys[slot, :, begin:end] = mx.array(0, self.keys.dtype)
+            self.values[slot, :, begin:end] = mx.array(0, self.values.dtype)
 
     def save(self, slot: int, tokens: int, back: int = 0, start: int = 0) -> RowArrays:
         """Copies of one row's ring, ``[1, H, ring, D]`` each; the slack is the way back."""

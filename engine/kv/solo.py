@@ -82,6 +82,9 @@ class Solo:
         # Past its window a rotating cache cannot be trimmed: a round must end before that.
         return None if self._cuts_inside and self._rows[slot].trims(SLACK_TOKENS) else 0
 
+    def wipe(self, slot: int) -> None:
+        """mlx-lm's caches are read to their end and no further."""
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``."""
         row = self._rows[slot]

@@ -136,7 +136,8 @@ class StateLayer(ArraysCache):  # type: ignore[misc]  # mlx-lm carries no types
 
     def clear(self, slot: int, tokens: slice = WHOLE_ROW) -> None:
         """Forget one row, all of it."""
-        del tokens
+        if tokens != WHOLE_ROW:
+            return
         self._held.discard(slot)
         self._before.pop(slot, None)
 

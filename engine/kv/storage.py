@@ -100,6 +100,9 @@ class Storage(Protocol):
     def draft_limit(self, slot: int) -> int | None:
         """Tokens of one forward that can be cut off again; None: any number."""
 
+    def wipe(self, slot: int) -> None:
+        """Zero what a row was cut back by, if anything reads behind its end."""
+
     def rewind(self, slot: int, tokens: int) -> None:
         """Cut a row back by ``tokens``.
 

@@ -5,7 +5,9 @@ and ended by itself. An empty draft is a plain step.
 
 A drafted token is accepted when it is the very token the row's own sampler draws at its place.
 The proposal is a single token, so this is the optimal rejection rule for every sampler: the text
-is what plain decoding writes, up to near-ties of a wider forward.
+is what plain decoding writes, up to near-ties of a wider forward. A drafted token may be one that
+the model cannot take, and its NaN reaches the tokens before it (a masked NaN times weight zero is
+NaN): from the first token that cannot be drawn, the draft is given up and the row steps plainly.
 
 State law: afterwards KV holds prompt + written - 1 tokens (prompt + written after an end token),
 as after the same number of plain steps; a failed round leaves what was there before it. This
@@ -19,7 +21,7 @@ import mlx.core as mx
 
 from engine import guard
 from engine.errors import EvalFailed, RowError, UnsupportedModel
-from engine.finish import FinishCause, fail, verify_room
+from engine.finish import NOT_FINITE, FinishCause, fail, verify_room
 from engine.forwards import Forwards
 from engine.kv.storage import Storage
 from engine.lookup.eligibility import RowFacts
@@ -197,9 +199,19 @@ class Drafting:
             return fail(row, reading.fault)
         return self._steps.commit(row, reading.drawn, reading.first + position)
 
+    def is_unusable(self, reading: RowReading, position: int) -> bool:
+        """Whether nothing could be drawn at a position of a draft."""
+        return (
+            reading.fault is None and reading.drawn.tokens[reading.first + position] == NOT_FINITE
+        )
+
     def rewind(self, seq: SeqId, tokens: int) -> None:
         """Cut a row's KV back."""
         self._storage.rewind(self._table.row(seq).slot, tokens)
+
+    def wipe(self, seq: SeqId) -> None:
+        """Zero what a row's KV was cut back by: NaN there would reach the row's next tokens."""
+        self._storage.wipe(self._table.row(seq).slot)
 
     def held_tokens(self, seq: SeqId) -> int:
         """Tokens a row's KV holds, committed or not."""
@@ -220,6 +232,8 @@ class Drafting:
         steps: list[StepOutcome] = []
         accepted = 0
         for position in range(len(draft) + 1):
+            if draft and self.is_unusable(reading, position):
+                return self._without_draft(seq, draft, steps, held=held)
             step = self.commit_position(seq, reading, position)
             if step.error is not None:
                 self._cut_back(seq, held, step.error)
@@ -234,7 +248,25 @@ class Drafting:
         except RowError as error:
             steps[-1] = _unfinished(steps[-1])
             return self._failed(seq, draft, error, steps)
+        if any(self.is_unusable(reading, at) for at in range(accepted + 1, len(draft) + 1)):
+            self.wipe(seq)
         return VerifyOutcome(seq, tuple(steps), drafted=len(draft), accepted=accepted)
+
+    def _without_draft(
+        self, seq: SeqId, draft: Sequence[int], steps: Sequence[StepOutcome], *, held: int
+    ) -> VerifyOutcome:
+        """Take what a round has accepted, and one plain step in place of the rest."""
+        accepted = len(steps)
+        try:
+            self.rewind(seq, len(draft) + 1 - accepted)
+        except RowError as error:
+            return self._failed(seq, draft, error, steps)
+        self.wipe(seq)
+        (plain,) = self.verify_round({seq: ()})
+        if plain.error is not None:
+            self._cut_back(seq, held, plain.error)
+            accepted = 0
+        return VerifyOutcome(seq, (*steps, *plain.steps), len(draft), accepted, plain.error)
 
     def _cut_back(self, seq: SeqId, held: int, error: RowError) -> None:
         """Put a failed row's KV back as it was, which matters to nobody but must not raise."""

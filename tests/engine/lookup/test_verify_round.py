@@ -22,9 +22,13 @@ class CountedRow:
     finishes: dict[int, FinishCause] = field(default_factory=dict)
     """Position of a target to why it ends the row."""
     rewind_error: RowError | None = None
+    overflows: frozenset[int] = frozenset()
+    """Positions where nothing can be drawn while there is a draft."""
     held: int = HELD
     committed: list[int] = field(default_factory=list)
     failed: RowError | None = None
+    plain_from: int = 0
+    wiped: int = 0
 
 
 @dataclass
@@ -45,10 +49,24 @@ class CountedRows(Drafting):
                 self.rows[seq].held += len(draft) + 1
         if self.forward_error:
             raise self.forward_error
-        return {seq: self.rows[seq].targets for seq in drafts}
+        readings = {}
+        for seq, draft in drafts.items():
+            row = self.rows[seq]
+            if row.overflows and not draft:  # the step in place of the draft
+                row.plain_from = len(row.committed)
+            readings[seq] = row.targets
+        return readings
+
+    def is_unusable(self, reading, position):
+        row = next(row for row in self.rows.values() if row.targets is reading)
+        return position in row.overflows
+
+    def wipe(self, seq):
+        self.rows[seq].wiped += 1
 
     def commit_position(self, seq, reading, position):
         row = self.rows[seq]
+        position += row.plain_from
         assert position == len(row.committed), "positions come in order, each once"
         row.committed.append(position)
         target = reading[position]
@@ -142,6 +160,23 @@ def test_nothing_is_drawn_behind_the_first_wrong_token():
     row = CountedRow([A, Z, HookFailed("behind the end")])
     assert tokens(alone(row, (A, B))) == [A, Z]
     assert row.committed == [0, 1]
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_from_a_position_that_overflows_the_row_steps_plainly(position):
+    row = CountedRow([A, B, C, D], overflows=frozenset({position}))
+    rows = CountedRows({SEQ: row})
+    (outcome,) = rows.verify_round({SEQ: (A, B, C)})
+    assert rows.fed == [{SEQ: (A, B, C)}, {SEQ: ()}]
+    assert tokens(outcome) == [A, B, C, D][: position + 1]
+    assert (outcome.drafted, outcome.accepted, outcome.error) == (3, position, None)
+    assert (row.held, row.wiped, row.failed) == (HELD + position + 1, 1, None)
+
+
+def test_an_overflow_behind_the_first_wrong_token_is_wiped():
+    row = CountedRow([A, Z, C, D], overflows=frozenset({3}))
+    assert tokens(alone(row, (A, B, C))) == [A, Z]
+    assert (row.held, row.wiped) == (HELD + 2, 1)
 
 
 @pytest.mark.parametrize("position", range(4))

@@ -117,7 +117,7 @@ def test_a_drafter_ahead_of_its_row_is_dropped_and_seen():
         # After the first token (1): current 1 is not in KV, which holds 17.
         pytest.param({"max_tokens": 20}, 20, FinishCause.LENGTH, 17 + 19, id="budget between"),
         pytest.param({"max_tokens": 9}, 9, FinishCause.LENGTH, 17 + 8, id="budget at a full round"),
-        pytest.param({"context_tokens": 27}, 9, FinishCause.CONTEXT_EXHAUSTED, 25, id="context"),
+        pytest.param({"context_tokens": 27}, 10, FinishCause.CONTEXT_EXHAUSTED, 26, id="context"),
         # Tokens 1, 2, 3, 4 are written; 5 is drawn by the forward that appended 4.
         pytest.param({"stop_ids": frozenset({5})}, 4, FinishCause.EOS, 17 + 4, id="end token"),
         pytest.param({"stop_ids": frozenset({2})}, 1, FinishCause.EOS, 17 + 1, id="at once"),
@@ -169,7 +169,7 @@ def test_a_failure_at_a_position_undoes_the_round_and_ends_that_row_only(positio
         prefill(engine, one)
     watched = Watched(engine)
     watched.spoils = lambda call, logits: (
-        logits.at[:, position].multiply(float("nan")) if call == 1 else logits
+        logits.at[:, position if call == 1 else 0].multiply(float("nan")) if call < 3 else logits
     )
     outcome = engine.verify(seq, (2, 3, 4))
     assert isinstance(outcome.error, NonFiniteLogits)

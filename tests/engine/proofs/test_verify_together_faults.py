@@ -58,7 +58,8 @@ def round_of_three(
     slot = row_of(engine, seqs[victim]).slot
     watched, storage = Watched(engine), storage_of(engine)
     if fault == "nan":
-        watched.spoils = lambda call, logits: logits.at[slot].add(mx.nan)
+        # The row is tried once more without its draft, alone.
+        watched.spoils = lambda call, logits: logits.at[slot if len(logits) > 1 else 0].add(mx.nan)
     if fault == "rewind":
         rewind = storage.rewind
 
