@@ -218,9 +218,10 @@ class LanguageModel:
         marks: tuple[ThinkingMarks, ...] = ()
         if isinstance(read, RenderedPrompt):
             ids, marks = loaded.tokenizer.encode_rendered(read), read.thinking_marks
-            text = AnswerText(marks, inside=read.opens_thinking)
+            text = AnswerText(marks, inside=read.opens_thinking, begun=read.continues_thinking)
+            continues = read.continues_text
         else:
-            ids, text = read, AnswerText()
+            ids, text, continues = read, AnswerText(), True
         params = SequenceParams(
             ids,
             sampling,
@@ -230,7 +231,10 @@ class LanguageModel:
         keep = tuple(mark for one in marks for mark in (one.open, one.close))
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         return _RunningAnswer(
-            ScheduledRequest(id_, params, stops, keep_texts=keep, cache=None), text
+            ScheduledRequest(
+                id_, params, stops, keep_texts=keep, continues_text=continues, cache=None
+            ),
+            text,
         )
 
     def _deltas(self, one: _RunningAnswer) -> Generator[TextDelta, None, Answer]:

@@ -62,6 +62,7 @@ class Session:
         params: SequenceParams,
         *,
         stops: Sequence[str] = (),
+        continues_text: bool = False,
         references: Sequence[ReferenceText] = (),
         cache: PromptCache | None = None,
     ) -> Generator[SessionEvent, None, None]:
@@ -70,6 +71,7 @@ class Session:
         Args:
             params: the request; with ``speculation`` it drafts, or `Started` says why it cannot.
             stops: stop strings.
+            continues_text: whether the answer continues the prompt's text.
             references: texts that drafts may also be copied from.
             cache: of this engine; the KV of earlier turns is used, and this turn's is kept.
 
@@ -83,6 +85,7 @@ class Session:
             ID,
             params,
             tuple(stops),
+            continues_text=continues_text,
             cache=None if cache is None else CacheUse(),
             references=tuple(references),
             keeps_unfinished=True,

@@ -38,14 +38,16 @@ class AnswerGenerator:
         """
         prompt = render_prompt(self.ready.loaded.template, request.prompt)
         params = self._params(prompt, request)
-        text = AnswerText(prompt.thinking_marks, inside=prompt.opens_thinking)
+        text = AnswerText(
+            prompt.thinking_marks, inside=prompt.opens_thinking, begun=prompt.continues_thinking
+        )
         cache = self._conversation if request.reuses_kv else None
         if cache is not None:
             known = cache.covered(params, CacheUse())
             yield PrefillProgress("", known, len(params.prompt_ids))
         if request.prompt.prefill:
             yield text.add(TextDelta(request.prompt.prefill))
-        with closing(self._events(params, request, cache)) as events:
+        with closing(self._events(params, request, cache, prompt)) as events:
             for event in events:
                 match event:
                     case Started(lookup_refused=reason) if reason is not None:
@@ -61,7 +63,11 @@ class AnswerGenerator:
                         pass
 
     def _events(
-        self, params: SequenceParams, request: AnswerRequest, cache: PromptCache | None
+        self,
+        params: SequenceParams,
+        request: AnswerRequest,
+        cache: PromptCache | None,
+        prompt: RenderedPrompt,
     ) -> Generator[SessionEvent, None, None]:
         """The session's events; closing them frees the row on this thread, now."""
         ready, session = self.ready, self.ready.session
@@ -70,7 +76,11 @@ class AnswerGenerator:
         session.width_costs = ready.width_costs
         try:
             yield from session.generate(
-                params, stops=request.stops, references=references, cache=cache
+                params,
+                stops=request.stops,
+                continues_text=prompt.continues_text,
+                references=references,
+                cache=cache,
             )
         finally:
             # Measured before the first token: a cancelled answer has measured too.
@@ -113,7 +123,7 @@ def render_prompt(template: ChatTemplate | None, prompt: PromptInput) -> Rendere
         TemplateError: the chat template refuses the messages.
     """
     if prompt.raw is not None:
-        return RenderedPrompt(prompt.raw)
+        return RenderedPrompt(prompt.raw, is_raw=True)
     messages = list(prompt.messages or ())
     if prompt.prefill:
         messages.append({"role": "assistant", "content": prompt.prefill})

@@ -122,7 +122,8 @@ class RowPool:
             seq = self._engine.resume(job.preempted)
             self.cache.resume(seq, job.params, request.cache)
             return seq
-        job.text = RowText.of(self._engine.tokenizer, request.stops, request.keep_texts)
+        context = job.params.prompt_ids if request.continues_text else ()
+        job.text = RowText.of(self._engine.tokenizer, request.stops, request.keep_texts, context)
         return self.cache.open(job.params, text=job.text, hooks=request.hooks, use=request.cache)
 
     def preempt(self, seq: SeqId) -> PreemptedRow:

@@ -25,6 +25,8 @@ class ScheduledRequest:
     """Stop strings."""
     keep_texts: tuple[str, ...] = ()
     """Special tokens that are text all the same: the marks of a model's reasoning."""
+    continues_text: bool = False
+    """Whether the answer continues the prompt's text; otherwise it begins one, as a turn does."""
     priority: Priority = Priority.NORMAL
     hooks: RowHooks | None = None
     """What a feature decides for the row; such a row is never preempted."""

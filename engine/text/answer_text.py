@@ -55,18 +55,21 @@ class AnswerText:
     Args:
         marks: around the model's reasoning, see ``marks_of``; without any all text is answer.
         inside: whether the prompt has opened the reasoning already.
+        begun: whether the prompt also holds some of it; white space then is not right after a mark.
     """
 
     __slots__ = ("_after_mark", "_deltas", "_held", "_marks", "_pattern", "is_reasoning")
 
-    def __init__(self, marks: Sequence[ThinkingMarks] = (), *, inside: bool = False) -> None:
+    def __init__(
+        self, marks: Sequence[ThinkingMarks] = (), *, inside: bool = False, begun: bool = False
+    ) -> None:
         self._marks = {mark.open: True for mark in marks} | {mark.close: False for mark in marks}
         self._pattern = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
         self._held = ""
         self._deltas: list[TextDelta] = []
         self.is_reasoning = inside and bool(marks)
         """Whether text at this place is reasoning."""
-        self._after_mark = self.is_reasoning
+        self._after_mark = self.is_reasoning and not begun
 
     def push(self, text: str, tokens: int = 0) -> list[TextDelta]:
         """Add raw text; what of it is certain, possibly nothing."""

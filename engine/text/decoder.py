@@ -82,10 +82,11 @@ class WindowDecoder:
 
     __slots__ = ("_decode", "_ids", "_released")
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], context: Sequence[int] = ()) -> None:
+        """Start an answer, which continues the text of the tokens in ``context``."""
         self._decode = decode
-        self._ids: list[int] = []
-        self._released = 0
+        self._ids = list(context)
+        self._released = len(self._ids)
         """How many of the window's first tokens have been shown already."""
 
     def push(self, token: int) -> str:

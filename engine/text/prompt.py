@@ -42,7 +42,7 @@ def read_prompt(
     if raw and not isinstance(given, str):
         raise InvalidParams("raw", "is about a string: messages go through the chat template")
     if isinstance(given, str) and raw:
-        return RenderedPrompt(given)
+        return RenderedPrompt(given, is_raw=True)
     asked = [{"role": "user", "content": given}] if isinstance(given, str) else given
     messages = check_messages(asked)
     if system is not None:

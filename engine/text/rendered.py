@@ -21,6 +21,25 @@ class RenderedPrompt:
     thinking_marks: tuple[ThinkingMarks, ...] = ()
     """Those of the model's chat template; none for a raw prompt, whose answer is not split."""
 
+    is_raw: bool = False
+    """Whether it is a text to be continued; otherwise the answer is a turn of its own."""
+
+    @property
+    def continues_text(self) -> bool:
+        """Whether the answer continues text: a raw prompt, or a turn that has begun."""
+        start = self.prefill_start
+        if start is None:
+            return self.is_raw
+        return start < len(self.text)
+
+    @property
+    def continues_thinking(self) -> bool:
+        """Whether the prompt holds some of the reasoning that the answer continues."""
+        end = self.text.rstrip()
+        return self.opens_thinking and not any(
+            end.endswith(marks.open) for marks in self.thinking_marks
+        )
+
     @property
     def opens_thinking(self) -> bool:
         """Whether the answer to this prompt begins inside the model's reasoning."""

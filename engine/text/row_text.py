@@ -16,7 +16,11 @@ class TextSource(Protocol):
     special_texts: tuple[str, ...]
 
     def decoder(
-        self, *, skip_special: bool = True, keep_texts: Collection[str] = ()
+        self,
+        *,
+        skip_special: bool = True,
+        keep_texts: Collection[str] = (),
+        context: Sequence[int] = (),
     ) -> StreamDecoder:
         """A fresh decoder."""
 
@@ -64,7 +68,11 @@ class RowText:
 
     @classmethod
     def of(
-        cls, tokenizer: TextSource, stops: Sequence[str] = (), keep_texts: Collection[str] = ()
+        cls,
+        tokenizer: TextSource,
+        stops: Sequence[str] = (),
+        keep_texts: Collection[str] = (),
+        context: Sequence[int] = (),
     ) -> "RowText":
         """The text of a row of a tokenizer's model.
 
@@ -72,13 +80,15 @@ class RowText:
             tokenizer: the model's.
             stops: stop strings; they may name special tokens.
             keep_texts: special tokens that are text all the same.
+            context: the tokens of the text that the row continues.
         """
         specials: dict[str, int] = {}
         for name in tokenizer.special_texts if stops else ():
             token = tokenizer.token_id(name)
             if token is not None and name not in keep_texts:
                 specials[name] = token
-        return cls(tokenizer.decoder(keep_texts=keep_texts), stops, specials=specials)
+        decoder = tokenizer.decoder(keep_texts=keep_texts, context=context)
+        return cls(decoder, stops, specials=specials)
 
     def push(self, token: int) -> bool:
         """Take the newest token; True when a stop string is complete."""

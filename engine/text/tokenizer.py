@@ -24,6 +24,9 @@ from engine.text.rendered import RenderedPrompt
 NAMED_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 """Keys of ``tokenizer_config.json`` whose tokens are special whatever ``tokenizer.json`` says."""
 
+CONTEXT_TOKENS = 16
+"""The last tokens of a prompt whose text decides how the next token is spaced."""
+
 
 class Tokenizer:
     """One model's vocabulary, both ways. Safe to share between threads.
@@ -124,9 +127,11 @@ class Tokenizer:
             start += 1
         return (self.bos_id, *ids[start:])
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """The text of some tokens; broken UTF-8 reads as U+FFFD."""
-        decoder = self.decoder(skip_special=skip_special)
+    def decode(
+        self, ids: Sequence[int], *, skip_special: bool = True, context: Sequence[int] = ()
+    ) -> str:
+        """The text of some tokens, behind those of ``context``; broken UTF-8 reads as U+FFFD."""
+        decoder = self.decoder(skip_special=skip_special, context=context)
         return "".join([decoder.push(token) for token in ids]) + decoder.finish()
 
     def piece_bytes(self, token: int) -> bytes:
@@ -134,7 +139,11 @@ class Tokenizer:
         return self._piece(token) or b""
 
     def decoder(
-        self, *, skip_special: bool = True, keep_texts: Collection[str] = ()
+        self,
+        *,
+        skip_special: bool = True,
+        keep_texts: Collection[str] = (),
+        context: Sequence[int] = (),
     ) -> StreamDecoder:
         """A fresh decoder for one answer.
 
@@ -142,19 +151,24 @@ class Tokenizer:
             skip_special: whether special tokens are left out; otherwise their names are text.
             keep_texts: names of special tokens that are text all the same, such as the marks
                 of reasoning.
+            context: the tokens of the text that the answer continues. A text's first token may
+                lose its space, that of a continuation keeps it.
         """
         if self._rules is None:
             keeps_all = not skip_special or not self.special_ids.isdisjoint(
                 map(self._id_of, keep_texts)
             )
-            return WindowDecoder(self._backend_decoder(skip_special=not keeps_all))
+            return WindowDecoder(
+                self._backend_decoder(skip_special=not keeps_all), context[-CONTEXT_TOKENS:]
+            )
+        continues = any(token not in self.special_ids for token in context)
         hidden = self.special_ids.difference(map(self._id_of, keep_texts))
         return ByteDecoder(
             (lambda token: None if token in hidden else self._piece(token))
             if skip_special
             else self._piece,
-            leading_spaces=self._rules.leading_spaces,
-            bare_start=self._rules.bare_start,
+            leading_spaces=0 if continues else self._rules.leading_spaces,
+            bare_start=self._rules.bare_start and not continues,
         )
 
     def token_id(self, text: str) -> int | None:

@@ -71,7 +71,7 @@ def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, .
     ready = OpenedModel(loaded, engine, session)
     *_, done = AnswerGenerator(ready).answer(asked)
     assert isinstance(done, AnswerDone)
-    _require_text(loaded, engine.last_answer, done.text)
+    _require_text(loaded, request, engine.last_answer, done.text)
     return engine.last_answer
 
 
@@ -85,7 +85,7 @@ def http_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     reply = _asked_over_http(_hosted(loaded, engine, request), _body(request))
     if "choices" not in reply:
         raise InternalFault(RuntimeError(f"the server refused: {reply}"))
-    _require_text(loaded, engine.last_answer, reply["choices"][0]["text"])
+    _require_text(loaded, request, engine.last_answer, reply["choices"][0]["text"])
     return engine.last_answer
 
 
@@ -176,8 +176,10 @@ class _Alone:
         return self._scheduler.stats().counters.verify_rounds > 0
 
 
-def _require_text(loaded: LoadedModel, ids: tuple[int, ...], sent: str) -> None:
-    if sent != loaded.tokenizer.decode(ids):
+def _require_text(
+    loaded: LoadedModel, request: ParityRequest, ids: tuple[int, ...], sent: str
+) -> None:
+    if sent != loaded.tokenizer.decode(ids, context=request.prompt_ids):
         raise InternalFault(ValueError("the text that was sent is not that of the tokens"))
 
 

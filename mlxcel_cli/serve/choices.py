@@ -131,7 +131,7 @@ def choices_of(
                 # A prompt is counted with the first of its choices.
                 prompt_tokens=0 if index % per_prompt else len(prompt.ids),
                 tokenizer=tokenizer,
-                answer=AnswerText(marks, inside=prompt.opens_thinking),
+                answer=prompt.answer_text(marks),
                 has_stops=bool(row.stops),
             )
         )

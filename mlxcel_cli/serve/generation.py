@@ -12,7 +12,6 @@ from engine.prompt_cache.key import CacheUse
 from engine.rows import RowHooks
 from engine.scheduler.queue import Priority
 from engine.scheduler.request import ScheduledRequest
-from engine.text.answer_text import AnswerText
 from engine.text.breakers import breaker_ids
 from mlxcel_cli.engine_requests import token_bound
 from mlxcel_cli.sampling_options import Bias, token_biases
@@ -136,6 +135,7 @@ def plan_generation(
                 spec.stops,
                 priority=spec.priority,
                 keep_texts=tuple(text for mark in marks for text in (mark.open, mark.close)),
+                continues_text=prompt.continues_text,
                 cache=_cache_use(spec, prompt),
                 is_speculative=spec.is_speculative,
             )
@@ -208,11 +208,12 @@ def _hooks(
 ) -> RowHooks | None:
     """What a feature decides for a row while it runs."""
     marks = model.thinking_marks if spec.has_reasoning else ()
+    context = prompt.ids if prompt.continues_text else ()
     if marks and spec.thinking_budget not in (None, UNBOUNDED):
         assert spec.thinking_budget is not None
         return ThinkingBudget(
-            model.tokenizer.decoder(keep_texts=row.keep_texts),
-            AnswerText(marks, inside=prompt.opens_thinking),
+            model.tokenizer.decoder(keep_texts=row.keep_texts, context=context),
+            prompt.answer_text(marks),
             model.tokenizer.encode(marks[0].close, parse_special=True),
             prompt_tokens=len(prompt.ids),
             tokens=spec.thinking_budget,
@@ -220,7 +221,7 @@ def _hooks(
         )
     if spec.least_indent or spec.most_line_ms > 0:
         return LineBounds(
-            model.tokenizer.decoder(keep_texts=row.keep_texts),
+            model.tokenizer.decoder(keep_texts=row.keep_texts, context=context),
             len(prompt.ids),
             indent=spec.least_indent,
             max_ms=spec.most_line_ms,

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from engine.errors import InvalidParams
+from engine.text.answer_text import AnswerText, ThinkingMarks
 from engine.text.rendered import RenderedPrompt
 from mlxcel_cli.serve.served_model import ServedModel
 
@@ -21,10 +22,18 @@ class EncodedPrompt:
     ids: tuple[int, ...]
     text: str
     opens_thinking: bool = False
+    continues_thinking: bool = False
+    """Whether it also holds some of the reasoning that it opens."""
+    continues_text: bool = True
+    """Whether the answer continues its text; otherwise the answer is a turn of its own."""
     template: str = ""
     """Signature of the template that made it."""
     history_tokens: int | None = None
     """Where the conversation ends and the call for an answer begins, where that is needed."""
+
+    def answer_text(self, marks: Sequence[ThinkingMarks]) -> AnswerText:
+        """An empty answer to it, which splits reasoning off by ``marks``."""
+        return AnswerText(marks, inside=self.opens_thinking, begun=self.continues_thinking)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,8 @@ def encode_chat(chat: ChatPrompt, model: ServedModel, *, must_fit: bool = True) 
         ids,
         rendered.text,
         rendered.opens_thinking,
+        rendered.continues_thinking,
+        rendered.continues_text,
         template=hashlib.sha256((model.facts.template_text or "").encode()).hexdigest()[:16],
         history_tokens=history,
     )

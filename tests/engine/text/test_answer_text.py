@@ -114,6 +114,11 @@ def test_deltas_carry_the_count_of_tokens_and_are_kept_by_kind():
     assert (text.text, text.reasoning, text.reasoned) == ("yes<", "hm", True)
 
 
+def test_white_space_inside_reasoning_that_the_prompt_began_is_kept():
+    text = AnswerText(THINK, inside=True, begun=True)
+    assert text.push(" so") == [TextDelta(" so", is_reasoning=True)]
+
+
 def test_without_marks_a_prompt_opens_no_reasoning():
     text = AnswerText((), inside=True)
     assert text.push("a</think>") == [TextDelta("a</think>")]

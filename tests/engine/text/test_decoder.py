@@ -168,6 +168,13 @@ def test_a_window_keeps_the_spaces_that_an_unknown_decoder_gives(other_decoder, 
     assert "".join(pieces_of(wrapped.decoder(), tokens)) == other_decoder.decode(tokens)
 
 
+def test_a_window_gives_a_continuation_the_text_that_follows_its_context(other_decoder):
+    wrapped = text_tokenizer.Tokenizer(other_decoder, {})
+    context, tokens = [257, 258], [258, 257, 259]
+    continued = "".join(pieces_of(wrapped.decoder(context=context), tokens))
+    assert wrapped.decode(context) + continued == wrapped.decode([*context, *tokens])
+
+
 @SAME_FIXTURE
 @given(tokens=st.lists(st.integers(0, 260), max_size=30))
 def test_a_stream_of_an_unknown_decoder_is_its_one_shot_text(other_decoder, tokens):

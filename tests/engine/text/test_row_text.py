@@ -122,3 +122,30 @@ def test_a_special_token_that_is_text_is_found_as_text(byte_level):
     tokens = [byte_level.token_id("<|im_start|>"), *byte_level.encode("user")]
     assert [row.push(token) for token in tokens][-1]
     assert row.stop_match == "<|im_start|>user"
+
+
+@pytest.mark.parametrize("name", ["sentencepiece", "unigram"])
+def test_a_continuation_keeps_the_space_of_its_first_token(request, name):
+    tokenizer = request.getfixturevalue(name)
+    token = tokenizer.token_id({"sentencepiece": "▁the", "unigram": "▁hi"}[name])
+    word = {"sentencepiece": "the", "unigram": "hi"}[name]
+    prompt = tokenizer.encode("h", add_bos=True)
+    texts = []
+    for context in ((), prompt):
+        row = RowText.of(tokenizer, context=context)
+        row.push(token)
+        row.flush()
+        texts.append(row.text)
+    assert texts == [word, f" {word}"]
+
+
+def test_a_prompt_of_special_tokens_alone_is_no_text_to_continue(sentencepiece):
+    row = RowText.of(sentencepiece, context=(sentencepiece.bos_id,))
+    row.push(sentencepiece.token_id("▁the"))
+    assert row.text == "the"
+
+
+def test_a_stop_string_with_a_space_is_found_at_the_start_of_a_continuation(sentencepiece):
+    row = RowText.of(sentencepiece, [" the"], context=sentencepiece.encode("h"))
+    assert row.push(sentencepiece.token_id("▁the"))
+    assert row.stop_match == " the"

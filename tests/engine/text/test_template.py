@@ -244,6 +244,19 @@ class TestThinking:
         prompt = template.render(turns, continue_final=True)
         assert prompt.opens_thinking is expected
 
+    @pytest.mark.parametrize(("prefill", "holds"), [("<think>\n", False), ("<think>\nLet", True)])
+    def test_a_given_start_may_hold_some_of_it(self, prefill, holds):
+        turns = [USER, {"role": "assistant", "content": prefill}]
+        prompt = chat(CHATML + "{# <think> #}").render(turns, continue_final=True)
+        assert (prompt.opens_thinking, prompt.continues_thinking) == (True, holds)
+
+
+def test_a_turn_begins_a_text_and_a_given_start_or_a_raw_prompt_is_continued():
+    turns = [USER, {"role": "assistant", "content": "Sure"}]
+    assert not chat().render([USER]).continues_text
+    assert chat().render(turns, continue_final=True).continues_text
+    assert RenderedPrompt("The sea is", is_raw=True).continues_text
+
 
 def test_bos_of_template_and_tokenizer_is_one(sentencepiece):
     """vllm#27486."""
