@@ -32,7 +32,7 @@ from engine.params import SequenceParams
 from engine.sampling.row_sampler import SamplerSnapshot
 
 FORMAT = "mlxcel-snapshot"
-VERSION = 1
+VERSION = 2
 """Raised whenever a file of the version before would be read wrongly."""
 
 HEADER_LIMIT = 100_000_000

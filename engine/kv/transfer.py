@@ -22,7 +22,8 @@ from engine.kv.storage import RowSnapshot, Storage
 from engine.lookup.drafter import PromptLookup
 from engine.lookup.governor import Governor
 from engine.lookup.reference import ReferenceText
-from engine.models.fingerprint import ModelFingerprint, model_fingerprint
+from engine.models.contents import file_states
+from engine.models.fingerprint import ModelFingerprint, loaded_fingerprint
 from engine.outcome import SeqId
 from engine.params import SequenceParams
 from engine.rows import Phase, Row, RowHooks, RowTable
@@ -162,24 +163,18 @@ class KvTransfer:
         self._storage = storage
         self._loaded = loaded
         self._storage_kind = storage_kind
+        self._files = file_states(loaded.facts.path)
         self._fingerprint: ModelFingerprint | None = None
 
     @property
     def fingerprint(self) -> ModelFingerprint:
-        """What the KV is bound to; the first call reads a few values of each weight.
+        """What the KV is bound to beyond this engine; the first call may read all of its files.
 
         Raises:
             EvalFailed: the backend threw.
         """
         if self._fingerprint is None:
-            facts = self._loaded.facts
-            self._fingerprint = model_fingerprint(
-                self._loaded.model,
-                family=facts.family,
-                vocab_size=facts.vocab_size,
-                eos_ids=self._loaded.eos_ids,
-                storage=self._storage_kind,
-            )
+            self._fingerprint = loaded_fingerprint(self._loaded, self._files, self._storage_kind)
         return self._fingerprint
 
     # -- prefixes
@@ -200,6 +195,12 @@ class KvTransfer:
         if not 0 <= wanted <= committed:
             raise SnapshotError(f"the row's KV holds {committed} tokens, not {wanted}")
         return CachedPrefix(self.fingerprint, tuple(row.ids[:wanted]), self._copied(row, wanted))
+
+    def export_committed(self, seq: SeqId) -> tuple[tuple[int, ...], RowSnapshot]:
+        """A row's committed tokens and their KV, as `export_prefix`, for rows of this engine."""
+        row = self._table.sound_row(seq)
+        committed = self._committed(row)
+        return tuple(row.ids[:committed]), self._copied(row, committed)
 
     def export_run(self, seq: SeqId, start: int, stop: int) -> RowSnapshot:
         """A copy of the KV of a row's tokens [start, stop), which no row can begin with alone.
@@ -254,9 +255,20 @@ class KvTransfer:
         shared = prefix.shared_tokens(params.prompt_ids)
         if not shared:
             raise SnapshotError(_unusable(prefix))
+        return self.open_with_kv(params, prefix.kv.first(shared), text=text, hooks=hooks)
+
+    def open_with_kv(
+        self,
+        params: SequenceParams,
+        kv: RowSnapshot,
+        *,
+        text: RowText | None = None,
+        hooks: RowHooks | None = None,
+    ) -> SeqId:
+        """`open_with_prefix` with KV of this engine, of the prompt's first tokens but the last."""
         row = self._table.open(params, text, hooks)
         try:
-            self._fill(row, prefix.kv.first(shared))
+            self._fill(row, kv)
         except BaseException:
             self._table.close(row.seq)
             raise

@@ -3,13 +3,18 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from engine import guard
+from engine.models.contents import FileState, contents_digest
 from engine.models.form import dtype_name
+from engine.runtime.folders import cache_home
+
+if TYPE_CHECKING:
+    from engine.models.load import LoadedModel
 
 SAMPLED_VALUES = 8
 """Values that are looked at in the first and in the middle row of each weight."""
@@ -33,24 +38,46 @@ class ModelFingerprint:
     """Digest of every weight's name, shape, type and a few of its values.
 
     A sample: other training changes it, a copy in another place does not."""
+    files: str
+    """Digest of every byte of the model's files, and of the libraries' versions
+    (`engine.models.contents`)."""
 
     def differences(self, other: "ModelFingerprint") -> tuple[str, ...]:
         """Each property of ``other`` that is not this one's, as ``name: theirs there, ours here``.
 
-        The digest is named only where nothing else explains it.
+        A digest is named only where nothing else explains it.
         """
         found = {
             one.name: f"{one.name} {getattr(other, one.name)} there, {getattr(self, one.name)} here"
             for one in fields(self)
             if getattr(self, one.name) != getattr(other, one.name)
         }
-        if len(found) > 1:
-            found.pop("weights", None)
+        for digest in ("files", "weights"):
+            if len(found) > 1:
+                found.pop(digest, None)
         return tuple(found.values())
 
 
+def loaded_fingerprint(
+    loaded: "LoadedModel", files: tuple[FileState, ...], storage: str
+) -> ModelFingerprint:
+    """The fingerprint of a model that was loaded when its files were ``files``.
+
+    Raises:
+        EvalFailed: the backend threw.
+    """
+    return model_fingerprint(
+        loaded.model,
+        family=loaded.facts.family,
+        vocab_size=loaded.facts.vocab_size,
+        eos_ids=loaded.eos_ids,
+        storage=storage,
+        files=contents_digest(loaded.facts.path, files, cache_home()),
+    )
+
+
 def model_fingerprint(
-    model: Any, *, family: str, vocab_size: int, eos_ids: Iterable[int], storage: str
+    model: Any, *, family: str, vocab_size: int, eos_ids: Iterable[int], storage: str, files: str
 ) -> ModelFingerprint:
     """The fingerprint of a model in memory; reads a few values of each weight.
 
@@ -77,6 +104,7 @@ def model_fingerprint(
         eos_ids=tuple(sorted(eos_ids)),
         storage=storage,
         weights=digest.hexdigest()[:32],
+        files=files,
     )
 
 

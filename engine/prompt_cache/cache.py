@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from engine.errors import InvalidParams, RowError, SnapshotError, UnsupportedModel
 from engine.kv.storage import RowSnapshot
-from engine.kv.transfer import CachedPrefix
 from engine.outcome import SeqId
 from engine.prompt_cache.disk import DiskTier
 from engine.prompt_cache.key import CacheScope, CacheUse
@@ -60,7 +59,7 @@ class _OpenRow:
     scope: CacheScope
     boundary: int
     """Where KV that cannot be cut is kept, so that the next turn finds it."""
-    kept: CachedPrefix | None = None
+    kept: tuple[tuple[int, ...], RowSnapshot] | None = None
     """That KV."""
 
 
@@ -101,6 +100,8 @@ class PromptCache:
         self._cuts = engine.choice.kind not in WHOLE_KINDS
         self._store = KvStore(self._limits, self._counters, clock, cuts=self._cuts)
         self._disk = None if self._limits.folder is None else _disk_tier(self._limits)
+        # Only what outlives the process has to say which model it is of.
+        self._model = None if self._disk is None else engine.transfer.fingerprint
         self._rows: dict[SeqId, _OpenRow] = {}
         self._exports: deque[_Export] = deque()
 
@@ -179,7 +180,7 @@ class PromptCache:
         if row is None or self._cuts or done_tokens != row.boundary:
             return
         try:
-            row.kept = self._engine.transfer.export_prefix(seq)
+            row.kept = self._engine.transfer.export_committed(seq)
         except COPY_ERRORS:
             self._counters.faults += 1
 
@@ -281,7 +282,7 @@ class PromptCache:
     # -- internals
 
     def _scope(self, use: CacheUse) -> CacheScope:
-        return CacheScope.of(self._engine.transfer.fingerprint, use)
+        return CacheScope.of(self._model, use)
 
     def _fetch(self, scope: CacheScope, ids: tuple[int, ...]) -> None:
         """Fetch from the folder what continues what is in memory."""
@@ -318,9 +319,8 @@ class PromptCache:
         if kv is None or kv.tokens < self._limits.min_tokens:
             self._counters.rejects_prefix_too_short += kv is not None
             return None
-        prefix = CachedPrefix(scope.model, params.prompt_ids[: kv.tokens], kv)
         try:
-            return self._engine.transfer.open_with_prefix(params, prefix, text=text, hooks=hooks)
+            return self._engine.transfer.open_with_kv(params, kv, text=text, hooks=hooks)
         except SnapshotError:
             self._counters.faults += 1
             return None
@@ -330,11 +330,13 @@ class PromptCache:
             raise
 
     def _keep_whole(self, seq: SeqId, row: _OpenRow) -> None:
-        for prefix in (row.kept, self._engine.transfer.export_prefix(seq)):
-            if prefix is not None and len(prefix.ids) >= self._limits.min_tokens:
-                self._counters.exported_tokens += len(prefix.ids)
-                if self._store.put_whole(row.scope, prefix.ids, prefix.kv) and self._disk:
-                    self._disk.keep(row.scope, prefix.ids, prefix.kv)
+        for export in (row.kept, self._engine.transfer.export_committed(seq)):
+            if export is None or len(export[0]) < self._limits.min_tokens:
+                continue
+            ids, kv = export
+            self._counters.exported_tokens += len(ids)
+            if self._store.put_whole(row.scope, ids, kv) and self._disk:
+                self._disk.keep(row.scope, ids, kv)
 
     def _export_next_run(self) -> None:
         """Export the next run of the first row; free it when there is nothing left."""

@@ -29,12 +29,13 @@ class CacheUse:
 class CacheScope:
     """A part of the cache that shares nothing with the others."""
 
-    model: ModelFingerprint
+    model: ModelFingerprint | None
+    """None where nothing is kept beyond the engine."""
     adapter: str
     template: str
     session: str
 
     @classmethod
-    def of(cls, model: ModelFingerprint, use: CacheUse) -> CacheScope:
+    def of(cls, model: ModelFingerprint | None, use: CacheUse) -> CacheScope:
         """The scope of a request."""
         return cls(model, use.adapter, use.template, use.session)

@@ -194,8 +194,8 @@ def test_a_model_s_weights_are_no_snapshot(tmp_path):
 
 
 def test_another_version_is_named(saved, monkeypatch):
-    monkeypatch.setattr("engine.kv.snapshot_file.VERSION", 2)
-    with pytest.raises(SnapshotCorrupt, match="of version 1; this program reads 2"):
+    monkeypatch.setattr("engine.kv.snapshot_file.VERSION", 3)
+    with pytest.raises(SnapshotCorrupt, match="of version 2; this program reads 3"):
         load_snapshot(saved)
 
 

@@ -13,7 +13,13 @@ from tests.engine.rigs import tiny_model
 
 
 def fingerprint(model: Any, **changes: Any) -> ModelFingerprint:
-    facts = {"family": "llama", "vocab_size": 259, "eos_ids": [258], "storage": "dense"}
+    facts = {
+        "family": "llama",
+        "vocab_size": 259,
+        "eos_ids": [258],
+        "storage": "dense",
+        "files": "",
+    }
     return model_fingerprint(model, **(facts | changes))
 
 
@@ -35,6 +41,7 @@ def test_a_copy_of_a_model_in_another_place_is_the_same_model(tmp_path):
         ({"family": "qwen3"}, "family qwen3 there, llama here"),
         ({"vocab_size": 300}, "vocab_size 300 there, 259 here"),
         ({"eos_ids": [2, 1]}, "eos_ids (1, 2) there, (258,) here"),
+        ({"files": "b"}, "files b there,  here"),
         ({"storage": "ring"}, "storage ring there, dense here"),
     ],
 )

@@ -1,9 +1,17 @@
 """A server that starts again on the folder of another goes on where that one was."""
 
+import json
+from dataclasses import replace
+
+import mlx.core as mx
 import pytest
 
+from engine.engine import Engine
 from engine.errors import InvalidParams
+from engine.models.load import load
 from engine.prompt_cache.cache import PromptCache
+from engine.scheduler.settings import SchedulerSettings
+from tests.engine.models.tiny import write_tiny
 from tests.engine.prompt_cache.cache_rigs import (
     SYSTEM,
     ask,
@@ -13,6 +21,7 @@ from tests.engine.prompt_cache.cache_rigs import (
     prompt,
     served,
 )
+from tests.engine.scheduler.scheduler_rigs import Served
 from tests.engine.transfer_rigs import KINDS, engine_of
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -111,3 +120,31 @@ def test_a_folder_that_cannot_be_is_refused_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidParams, match="prompt_cache_dir"):
         PromptCache(engine_of("dense"), limits(folder=tmp_path / "file"))
+
+
+@pytest.mark.parametrize("edited", [None, "rope_theta", "weight", "tokenizer.json"])
+def test_a_model_that_was_edited_finds_nothing_of_what_it_was(edited, tmp_path, tokenizer):
+    # The last value of the widest weight: no sample of a few values sees it.
+    folder = write_tiny(tmp_path / "model")
+
+    def cached_tokens() -> int:
+        engine = Engine(replace(load(folder), tokenizer=tokenizer))
+        settings = SchedulerSettings(prompt_cache=limits(folder=tmp_path / "kv"))
+        server = Served(engine, settings=settings)
+        told = ask(server, "a", prompt(50))
+        server.scheduler.close()
+        return told.done.usage.cached_tokens
+
+    assert cached_tokens() == 0
+    if edited == "rope_theta":
+        config = folder / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {edited: 500.0}))
+    elif edited == "weight":
+        (file,) = folder.glob("*.safetensors")
+        weights = mx.load(str(file))
+        name = max(weights, key=lambda name: weights[name].size)
+        weights[name][-1, -1] += 1
+        mx.save_safetensors(str(file), weights)
+    elif edited is not None:
+        (folder / edited).write_text((folder / edited).read_text() + "\n")
+    assert cached_tokens() == (0 if edited else 49)
