@@ -19,7 +19,7 @@ from engine.models.reference import reference_logits
 from engine.outcome import SeqId
 from engine.params import SamplingParams, SequenceParams
 from engine.prefill import plan_prefill
-from tests.engine.proofs.sweep import Report, sweep
+from tests.engine.proofs.sweep import CHUNK, PROMPTS, Report, difference, sweep
 from tests.engine.proofs.tiny_families import FAMILIES, NOT_RUN, build
 from tests.engine.proofs.tiny_geometry import VOCAB, WINDOW
 from tests.engine.rigs import loaded
@@ -62,6 +62,21 @@ def test_a_family_gives_mlx_lms_logits_alone_and_in_a_ragged_batch(module: str):
         check(short)
         kinds.insert(0, short.kind)
     assert rows_of_page()[module] == [", ".join(kinds), "yes" if report.verifies else "no"]
+
+
+CUT_DEPENDENT = {"plamo3"}
+"""Families whose numbers depend on how a prompt is cut; the page says so."""
+
+
+@pytest.mark.parametrize("module", FAMILIES)
+def test_a_prompt_gives_the_same_numbers_however_it_is_cut(module: str):
+    model = build(module)
+    (whole,), (cut,) = (
+        reference_logits(model, PROMPTS[0], 1, chunk_tokens=tokens)[1] for tokens in (2048, CHUNK)
+    )
+    depends = difference(whole, cut) > CLOSE
+    assert depends == (module in CUT_DEPENDENT)
+    assert depends == (f"`{module}`'s numbers depend on how a prompt is cut" in PAGE.read_text())
 
 
 STATEFUL = [module for module in FAMILIES if "recurrent" in rows_of_page()[module][0]]
