@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine.engine import Engine
-from engine.errors import UnsupportedModel
-from engine.events import Started
+from engine.errors import InternalFault, UnsupportedModel
+from engine.events import Delta, Done, Started
 from engine.lookup.widths import WidthCosts
 from engine.models.cpu_forms import stock_forms
 from engine.models.load import LoadedModel
@@ -13,7 +13,9 @@ from engine.models.reference import reference_tokens
 from engine.outcome import SeqId
 from engine.params import LookupPolicy, SamplingParams, SequenceParams, SpeculationParams
 from engine.prefill import PrefillPacer, plan_prefill
-from engine.session import Session
+from engine.prompt_cache.cache import PromptCache
+from engine.prompt_cache.limits import CacheLimits
+from engine.session import Session, SessionEvent
 from mlxcel_cli.parity.comparison import ParityRequest, VariantUnfit
 
 RESTORED_EVERY = 8
@@ -55,22 +57,44 @@ class RecordingEngine(Engine):
 
 def engine_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """One request on an engine of its own, as ``generate`` and ``chat`` run it."""
-    return _session_tokens(loaded, request, request.params)
+    return _answers(loaded, request)[0]
 
 
 def sync_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The same without a step in flight."""
-    return _session_tokens(loaded, request, request.params, pipelined=False)
+    return _answers(loaded, request, pipelined=False)[0]
 
 
 def lookup_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
     """The same with prompt lookup that drafts whenever it can.
 
     Raises:
-        VariantUnfit: the family is not eligible.
+        VariantUnfit: no draft was made: the family is not eligible, or nothing in the text repeats.
     """
     speculation = SpeculationParams(policy=LookupPolicy.FIXED)
-    return _session_tokens(loaded, request, replace(request.params, speculation=speculation))
+    tokens, started, done = _answers(loaded, request, speculation=speculation)
+    if started.lookup_refused is not None:
+        raise VariantUnfit(started.lookup_refused.sentence)
+    if done.lookup is None or not done.lookup.drafted_rounds:
+        raise VariantUnfit("nothing was drafted")
+    return tokens
+
+
+def cache_miss_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The same with an empty prompt cache."""
+    return _answers(loaded, request, cached_times=1)[0]
+
+
+def cache_hit_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
+    """The request once more, over what it left in the prompt cache.
+
+    Raises:
+        VariantUnfit: nothing could be taken over.
+    """
+    tokens, started, _ = _answers(loaded, request, cached_times=2)
+    if not started.cached_tokens:
+        raise VariantUnfit("the prompt cache took nothing over")
+    return tokens
 
 
 def batch_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
@@ -171,26 +195,47 @@ def mlx_lm_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...
     return tuple(written)
 
 
-def _session_tokens(
+def _answers(
     loaded: LoadedModel,
     request: ParityRequest,
-    params: SequenceParams,
     *,
     pipelined: bool = True,
-) -> tuple[int, ...]:
+    speculation: SpeculationParams | None = None,
+    cached_times: int = 0,
+) -> tuple[tuple[int, ...], Started, Done]:
+    """The last of one or more answers to the request, with its first and its last event.
+
+    Args:
+        loaded: the model.
+        request: what is answered.
+        pipelined: whether a step is submitted before the one before is read.
+        speculation: of prompt lookup.
+        cached_times: how often it is answered over one prompt cache; 0: once, without a cache.
+
+    Raises:
+        EngineError: it failed.
+        InternalFault: the events and the engine disagree.
+    """
     engine = RecordingEngine(loaded, request)
-    draft = 0 if params.speculation is None else params.speculation.max_draft
     session = Session(
         engine,
         pacer=PrefillPacer(fixed_tokens=request.chunk_tokens),
         pipelined=pipelined,
         # Drafts are made whatever they cost, so nothing has to be measured.
-        width_costs=WidthCosts((1.0,) * (draft + 1)),
+        width_costs=WidthCosts((1.0,) * (SpeculationParams().max_draft + 1)),
     )
-    for event in session.generate(params):
-        if isinstance(event, Started) and event.lookup_refused is not None:
-            raise VariantUnfit(event.lookup_refused.sentence)
-    return engine.answer_to(SeqId(0))
+    params = replace(request.params, speculation=speculation)
+    cache = PromptCache(engine, CacheLimits(min_tokens=1)) if cached_times else None
+    events: list[SessionEvent] = []
+    for _ in range(max(cached_times, 1)):
+        events = list(session.generate(params, cache=cache))
+    tokens = tuple(one for event in events if isinstance(event, Delta) for one in event.tokens)
+    started, done = events[0], events[-1]
+    assert isinstance(started, Started)
+    assert isinstance(done, Done)
+    if tokens != engine.last_answer:
+        raise InternalFault(ValueError("the session sent other tokens than the engine wrote"))
+    return tokens, started, done
 
 
 def _prefilled(engine: RecordingEngine, params: SequenceParams, request: ParityRequest) -> SeqId:

@@ -1,6 +1,6 @@
-"""The variants of ``mlxcel parity`` above the engine: the scheduler, ``generate``, and HTTP.
+"""The variants of ``mlxcel parity`` that answer as its front ends do: ``generate``, and over HTTP.
 
-All run on the model that is loaded, through the code that serves a user.
+Both run on the model that is loaded, through the code that serves a user.
 """
 
 import asyncio
@@ -14,17 +14,11 @@ from typing import Any
 from aiohttp import ClientSession, web
 
 from engine.errors import InternalFault
-from engine.events import Delta, Failed, Started
 from engine.loading import OpenedModel
-from engine.lookup.widths import WidthCosts
 from engine.models.load import LoadedModel
-from engine.params import LookupPolicy, SamplingParams, SpeculationParams
+from engine.params import SamplingParams
 from engine.prefill import PrefillPacer
-from engine.prompt_cache.limits import CacheLimits
-from engine.scheduler.request import ScheduledRequest
 from engine.scheduler.scheduler import BatchScheduler
-from engine.scheduler.settings import LookupSettings, SchedulerSettings
-from engine.scheduler.state import Limits
 from engine.session import Session
 from mlxcel_cli.answer_generator import AnswerGenerator, render_prompt
 from mlxcel_cli.answers import AnswerDone, AnswerRequest
@@ -42,11 +36,6 @@ from mlxcel_cli.serve_options import ServeOptions
 
 LOOPBACK = "127.0.0.1"
 ANSWER_PATH = "/v1/completions"
-
-CACHED_FROM_TOKENS = 1
-"""Shortest beginning that the cache variants take over: prompts may be short."""
-
-ONE_SLOT = Limits(parallel=1)
 
 
 def generate_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
@@ -87,93 +76,6 @@ def http_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
         raise InternalFault(RuntimeError(f"the server refused: {reply}"))
     _require_text(loaded, request, engine.last_answer, reply["choices"][0]["text"])
     return engine.last_answer
-
-
-def scheduler_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
-    """The request alone in a scheduler, without cache and drafts."""
-    return _Alone(loaded, request, SchedulerSettings(ONE_SLOT)).answer()
-
-
-def cache_miss_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
-    """The same with an empty prompt cache."""
-    return _Alone(loaded, request, _with_cache()).answer()
-
-
-def cache_hit_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
-    """The request once more, over what it left in the scheduler's prompt cache.
-
-    Raises:
-        VariantUnfit: nothing could be taken over.
-    """
-    alone = _Alone(loaded, request, _with_cache())
-    alone.answer()
-    answer = alone.answer()
-    if not alone.cached_tokens:
-        raise VariantUnfit("the prompt cache took nothing over")
-    return answer
-
-
-def scheduler_lookup_tokens(loaded: LoadedModel, request: ParityRequest) -> tuple[int, ...]:
-    """The request in a scheduler that drafts whenever it can.
-
-    Raises:
-        VariantUnfit: no draft was made: the family is not eligible, or nothing in the text repeats.
-    """
-    speculation = SpeculationParams(policy=LookupPolicy.FIXED)
-    # Drafts are made whatever they cost, so nothing has to be measured.
-    costs = WidthCosts((1.0,) * (speculation.max_draft + 1))
-    lookup = LookupSettings(speculation, builds_kernels=False, width_costs=costs)
-    alone = _Alone(loaded, request, SchedulerSettings(ONE_SLOT, lookup=lookup))
-    answer = alone.answer()
-    if not alone.has_verified:
-        raise VariantUnfit("the scheduler drafted nothing")
-    return answer
-
-
-def _with_cache() -> SchedulerSettings:
-    return SchedulerSettings(ONE_SLOT, prompt_cache=CacheLimits(min_tokens=CACHED_FROM_TOKENS))
-
-
-class _Alone:
-    """A scheduler with one slot, and nobody else's requests."""
-
-    def __init__(
-        self, loaded: LoadedModel, request: ParityRequest, settings: SchedulerSettings
-    ) -> None:
-        self._request = request
-        self._engine = RecordingEngine(loaded, request)
-        pacer = PrefillPacer(fixed_tokens=request.chunk_tokens)
-        self._scheduler = BatchScheduler(self._engine, settings, pacer=pacer)
-        self._asked = 0
-        self.cached_tokens = 0
-        """Prompt tokens that the newest answer took from the cache."""
-
-    def answer(self) -> tuple[int, ...]:
-        """The request's answer, as the scheduler sends it.
-
-        Raises:
-            EngineError: it failed.
-            InternalFault: the events and the engine disagree.
-        """
-        self._asked += 1
-        scheduler, sent = self._scheduler, list[int]()
-        scheduler.submit(ScheduledRequest(str(self._asked), self._request.params))
-        while not scheduler.idle:
-            for event in scheduler.tick():
-                if isinstance(event, Failed):
-                    raise event.error
-                if isinstance(event, Started):
-                    self.cached_tokens = event.cached_tokens
-                elif isinstance(event, Delta):
-                    sent += event.tokens
-        if tuple(sent) != self._engine.last_answer:
-            raise InternalFault(ValueError("the scheduler sent other tokens than it wrote"))
-        return tuple(sent)
-
-    @property
-    def has_verified(self) -> bool:
-        """Whether any draft was verified."""
-        return self._scheduler.stats().counters.verify_rounds > 0
 
 
 def _require_text(

@@ -33,6 +33,9 @@ from mlxcel_cli.prompt_input import PromptInput
 
 T = TypeVar("T")
 
+SAME_VARIANTS = {"scheduler": "engine", "scheduler-lookup": "lookup"}
+"""Names that are still accepted: a session is a scheduler of one slot."""
+
 Requests = list[tuple[int, ParityRequest]]
 
 
@@ -69,10 +72,8 @@ def known_variants() -> Mapping[str, Variant]:
         "lookup": engine.lookup_tokens,
         "cached": engine.cached_tokens,
         "restored": engine.restored_tokens,
-        "scheduler": front.scheduler_tokens,
-        "cache-miss": front.cache_miss_tokens,
-        "cache-hit": front.cache_hit_tokens,
-        "scheduler-lookup": front.scheduler_lookup_tokens,
+        "cache-miss": engine.cache_miss_tokens,
+        "cache-hit": engine.cache_hit_tokens,
         "mlx-lm": engine.mlx_lm_tokens,
     }
 
@@ -88,7 +89,8 @@ def compared(
     """
     silence_advice(os.environ)
     cases = _chosen("--cases", plan.cases, parity_cases(plan.seed))
-    variants = _chosen("--variants", plan.variants, known_variants())
+    named = tuple(SAME_VARIANTS.get(name, name) for name in plan.variants)
+    variants = _chosen("--variants", named, known_variants())
     if plan.teacher_forced:
         cases = {"greedy": parity_cases(plan.seed)["greedy"]}
         variants.pop("mlx-lm", None)

@@ -61,9 +61,9 @@ def test_every_variant_of_the_engine_writes_the_same_tokens(family, context, tmp
     assert [pair for pair in pairs if pair.is_decided] == []
     unrun = {pair.variants[1] for pair in pairs if pair.not_run}
     # Sixteen tokens of a model that knows nothing repeat too little to be drafted.
-    assert unrun - {"scheduler-lookup"} == (
-        {"mlx-lm", "lookup"} if family == "hybrid" else {"mlx-lm"}
-    )
+    assert unrun - {"lookup"} == {"mlx-lm"}
+    if family == "hybrid":
+        assert all(pair.not_run for pair in pairs if pair.variants[1] == "lookup")
     compared = [pair for pair in pairs if not pair.not_run and pair.divergence is None]
     assert len(compared) >= 12
     assert min(pair.tokens[0] for pair in compared) >= 1
