@@ -18,13 +18,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.errors import InvalidParams, RowError, SnapshotError, UnsupportedModel
+from engine.errors import InvalidParams, RowError, SnapshotError
 from engine.kv.storage import RowSnapshot
 from engine.outcome import SeqId
 from engine.prompt_cache.disk import DiskTier
+from engine.prompt_cache.fetch import COPY_ERRORS, RunFetcher
 from engine.prompt_cache.key import CacheScope, CacheUse
 from engine.prompt_cache.limits import CacheCounters, CacheLimits, CacheStats
-from engine.prompt_cache.spans import part
+from engine.prompt_cache.radix import agreed
+from engine.prompt_cache.run_file import RunKey
 from engine.prompt_cache.store import KvStore
 
 if TYPE_CHECKING:
@@ -44,9 +46,6 @@ RUN_TOKENS = 256
 
 COPY_SECONDS = 0.008
 """How long one `PromptCache.advance` continues to start copies."""
-
-COPY_ERRORS = (SnapshotError, RowError, UnsupportedModel)
-"""What a copy that fails raises; the text is not cached, and that is all."""
 
 UNNAMED = CacheUse()
 """A request that named nothing: it shares with all others of its kind."""
@@ -100,6 +99,9 @@ class PromptCache:
         self._cuts = engine.choice.kind not in WHOLE_KINDS
         self._store = KvStore(self._limits, self._counters, clock, cuts=self._cuts)
         self._disk = None if self._limits.folder is None else _disk_tier(self._limits)
+        self._fetcher: RunFetcher | None = None
+        if self._disk is not None:
+            self._fetcher = RunFetcher(self._disk, self._store, self._counters, cuts=self._cuts)
         # Only what outlives the process has to say which model it is of.
         self._model = None if self._disk is None else engine.transfer.fingerprint
         self._rows: dict[SeqId, _OpenRow] = {}
@@ -117,6 +119,37 @@ class PromptCache:
             return 0
         tokens = self._store.covered(self._scope(use), params.prompt_ids[:-1])
         return tokens if tokens >= self._limits.min_tokens else 0
+
+    def is_ready(
+        self, params: "SequenceParams", use: CacheUse | None, tried: set[RunKey], *, waits: bool
+    ) -> bool:
+        """Whether all that is cached of a prompt, or is being exported, can be used by `open` now.
+
+        Until then the request waits, instead of the rows that run: exports advance run by run, and
+        a thread reads files.
+
+        Args:
+            params: the request.
+            use: how it uses the cache.
+            tried: the files that were read for it.
+            waits: whether to wait here; nobody else does.
+        """
+        if use is None or not self._is_on:
+            return True
+        scope, ids = self._scope(use), params.prompt_ids[:-1]
+        while self._awaits_export(scope, ids):
+            if not waits:
+                return False
+            self._export_next_run()
+        fetcher = self._fetcher
+        return fetcher is None or fetcher.fetch(scope, ids, tried, waits=waits)
+
+    def _awaits_export(self, scope: CacheScope, ids: tuple[int, ...]) -> bool:
+        """Whether a row that has ended is to leave more of a prompt than is cached now."""
+        reach = max(self._store.covered(scope, ids), self._limits.min_tokens - 1)
+        return any(
+            export.scope == scope and agreed(export.ids, ids) > reach for export in self._exports
+        )
 
     @property
     def changes(self) -> int:
@@ -146,8 +179,6 @@ class PromptCache:
         if use is None or not self._is_on:
             return self._engine.open(params, text=text, hooks=hooks)
         scope = self._scope(use)
-        self.settle()
-        self._fetch(scope, params.prompt_ids[:-1])
         seq = self._opened_with_prefix(params, scope, text, hooks)
         if seq is None:
             seq = self._engine.open(params, text=text, hooks=hooks)
@@ -217,8 +248,8 @@ class PromptCache:
 
     @property
     def is_copying(self) -> bool:
-        """Whether rows that have ended are still open."""
-        return bool(self._exports)
+        """Whether rows that have ended are still open, or files are being read."""
+        return bool(self._exports) or (self._fetcher is not None and self._fetcher.is_reading)
 
     def advance(self, seconds: float = COPY_SECONDS) -> None:
         """Export some runs of rows that have ended, at least one."""
@@ -247,6 +278,9 @@ class PromptCache:
         if self._disk is not None:
             self._disk.close()
             self._disk = None
+        if self._fetcher is not None:
+            self._fetcher.close()
+            self._fetcher = None
 
     def forget(self) -> None:
         """Drop everything that is in memory, and the memory it takes."""
@@ -255,6 +289,8 @@ class PromptCache:
         for row in self._rows.values():
             row.kept = None
         self._store.clear()
+        if self._fetcher is not None:
+            self._fetcher.forget()
 
     @property
     def nbytes(self) -> int:
@@ -283,30 +319,6 @@ class PromptCache:
 
     def _scope(self, use: CacheUse) -> CacheScope:
         return CacheScope.of(self._model, use)
-
-    def _fetch(self, scope: CacheScope, ids: tuple[int, ...]) -> None:
-        """Fetch from the folder what continues what is in memory."""
-        if self._disk is None:
-            return
-        reach = self._store.covered(scope, ids)
-        try:
-            for key, end in self._disk.find(scope, ids, reach, cuts=self._cuts):
-                kv = self._disk.read(key)
-                if kv is None or not self._put(scope, ids[:end], kv, (key.start, reach)):
-                    return
-                self._counters.disk_tokens += end - reach
-                reach = end
-        except COPY_ERRORS:
-            self._counters.faults += 1
-
-    def _put(
-        self, scope: CacheScope, ids: tuple[int, ...], kv: RowSnapshot, known: tuple[int, int]
-    ) -> bool:
-        """Hold the part of a run from the folder that is of ``ids`` and not known yet."""
-        if not self._cuts:
-            return self._store.put_whole(scope, ids, part(kv))
-        start, reach = known
-        return self._store.put_run(scope, ids, part(kv, reach - start, len(ids) - start))
 
     def _opened_with_prefix(
         self,

@@ -26,9 +26,10 @@ from engine.prompt_cache.run_file import (
     RunHead,
     RunKey,
     RunRecord,
+    decode_run,
     encoded,
+    read_content,
     read_head,
-    read_run,
     write_run,
 )
 
@@ -109,21 +110,32 @@ class DiskTier:
             chain.append(max(ahead, key=lambda one: one[1]))
             reach = chain[-1][1]
 
-    def read(self, key: RunKey) -> RowSnapshot | None:
-        """A run's KV; None, with a notice, if its file is not what it was."""
+    def content(self, key: RunKey) -> bytes | None:
+        """A run's file, read and summed on any thread; None, with a notice, if it is damaged."""
         path = self._path(key)
         try:
-            kv = read_run(path, key)
+            content = read_content(path)
             os.utime(path)
         except (SnapshotCorrupt, OSError) as error:
-            logger.warning("a prompt cache file is ignored: %s", error)
-            self._drop(key)
-            self.faults += 1
+            self._ignore(key, error)
             return None
         with self._lock:
             if key in self._files:
                 self._files[key].used_ns = path.stat().st_mtime_ns if path.exists() else 0
-        return kv
+        return content
+
+    def decoded(self, key: RunKey, content: bytes) -> RowSnapshot | None:
+        """The KV of a run's file; None, with a notice, if it is not what its name says."""
+        try:
+            return decode_run(self._path(key), content, key)
+        except SnapshotCorrupt as error:
+            self._ignore(key, error)
+            return None
+
+    def _ignore(self, key: RunKey, error: Exception) -> None:
+        logger.warning("a prompt cache file is ignored: %s", error)
+        self._drop(key)
+        self.faults += 1
 
     def keep(self, scope: CacheScope, ids: tuple[int, ...], kv: RowSnapshot) -> None:
         """Have KV of the last ``kv.tokens`` of ``ids`` written, unless it is there.

@@ -127,11 +127,11 @@ def read_head(path: Path) -> RunHead:
         raise SnapshotCorrupt(path, f"is malformed: {error}") from error
 
 
-def read_run(path: Path, key: RunKey) -> RowSnapshot:
-    """The KV of the file that was written for ``key``.
+def read_content(path: Path) -> bytes:
+    """The bytes of a file that is whole; for any thread.
 
     Raises:
-        SnapshotCorrupt: it is damaged, cut off, of another version, or of other tokens.
+        SnapshotCorrupt: it is damaged or cut off.
         OSError: it cannot be read.
     """
     content = path.read_bytes()
@@ -140,6 +140,16 @@ def read_run(path: Path, key: RunKey) -> RowSnapshot:
     body = np.frombuffer(content, np.uint8)[:-DIGEST_BYTES]
     if hashlib.sha256(body.data).digest() != content[-DIGEST_BYTES:]:
         raise SnapshotCorrupt(path, "is damaged: its checksum is another")
+    return content
+
+
+def decode_run(path: Path, content: bytes, key: RunKey) -> RowSnapshot:
+    """The KV of a file's content, if it was written for ``key``.
+
+    Raises:
+        SnapshotCorrupt: it is of another version, or of other tokens.
+    """
+    body = np.frombuffer(content, np.uint8)[:-DIGEST_BYTES]
     begin = len(MAGIC) + LENGTH_BYTES
     end = begin + int.from_bytes(content[len(MAGIC) : begin], "little")
     try:

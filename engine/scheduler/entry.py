@@ -1,7 +1,7 @@
 """How requests enter: validation before they are queued, and the pool that their rows come from."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from engine.engine import Engine
@@ -149,10 +149,29 @@ class RowPool:
         except Exception:
             logger.exception("the row of request %s could not be closed", id_)
 
+    def waiting(self, jobs: Iterable[Job], *, waits: bool) -> tuple[WaitingState, ...]:
+        """The requests that may enter: what the prompt cache is still to bring waits in the queue.
+
+        Args:
+            jobs: the queue, in its order.
+            waits: whether to wait for the first one's KV; no row runs that this would delay.
+        """
+        ready = []
+        for at, job in enumerate(jobs):
+            job.cached.is_ready = job.cached.is_ready or self.cache.is_ready(
+                job.params, job.request.cache, job.cached.fetched, waits=waits and not at
+            )
+            if job.cached.is_ready:
+                ready.append(self.waiting_state(job))
+        return tuple(ready)
+
     def waiting_state(self, job: Job) -> WaitingState:
         """How admission sees a request: what is cached of its prompt needs no forward."""
         if job.preempted is not None:
-            job.covered = (0, -1)
-        elif job.covered[1] != self.cache.changes:
-            job.covered = (self.cache.covered(job.params, job.request.cache), self.cache.changes)
+            job.cached.covered = (0, -1)
+        elif job.cached.covered[1] != self.cache.changes:
+            job.cached.covered = (
+                self.cache.covered(job.params, job.request.cache),
+                self.cache.changes,
+            )
         return job.waiting_state()

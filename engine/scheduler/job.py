@@ -19,6 +19,7 @@ from engine.scheduler.stats import SlotStats
 if TYPE_CHECKING:
     from engine.lookup.drafter import PromptLookup
     from engine.lookup.eligibility import Refusal
+    from engine.prompt_cache.run_file import RunKey
     from engine.rows import PreemptedRow
     from engine.text.row_text import RowText
 
@@ -52,6 +53,18 @@ class DraftState:
         self.end()
 
 
+@dataclass(slots=True)
+class CachedState:
+    """What of a waiting job is about the prompt cache."""
+
+    covered: tuple[int, int] = (0, -1)
+    """Prompt tokens that the cache has KV of, and the state of the cache when it had."""
+    fetched: set[RunKey] = field(default_factory=set)
+    """Files that were read for it."""
+    is_ready: bool = False
+    """Whether the cache has brought all it has of the prompt."""
+
+
 class Job:
     """A request: what it asked, where its row stands, what it wrote and when.
 
@@ -69,9 +82,9 @@ class Job:
         "_logprobs",
         "_texts",
         "_tokens",
+        "cached",
         "cached_tokens",
         "completion_tokens",
-        "covered",
         "done_tokens",
         "drafts",
         "first_s",
@@ -118,8 +131,7 @@ class Job:
         """Tokens whose KV its prefill has made or found."""
         self.cached_tokens = 0
         """Prompt tokens whose KV was there when it was admitted."""
-        # Prompt tokens that the prompt cache has KV of, and the state of the cache when it had.
-        self.covered = (0, -1)
+        self.cached = CachedState()
         self.completion_tokens = 0
         self.drafts = DraftState()
         self.forwards = 0
@@ -166,7 +178,7 @@ class Job:
     def waiting_state(self) -> WaitingState:
         """How admission sees it."""
         tokens = self.prefill_tokens
-        left = tokens - self.covered[0]
+        left = tokens - self.cached.covered[0]
         return WaitingState(self.id, self.priority, left, self._room(tokens))
 
     def row_state(self, *, wants_step: bool) -> RowState:

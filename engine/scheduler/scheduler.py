@@ -250,7 +250,7 @@ class BatchScheduler:
             with self._boundary(job):
                 rows.append(job.row_state(wants_step=self._pool.wants_step(job)))
         looked_at = None if len(rows) < limits.parallel else 1  # without a slot, only the first
-        waiting = tuple(map(self._pool.waiting_state, islice(self._queue, looked_at)))
+        waiting = self._pool.waiting(islice(self._queue, looked_at), waits=not rows)
         return TickState(
             limits=limits,
             rows=tuple(rows),

@@ -9,13 +9,13 @@ import pytest
 from engine.kv.storage import RowSnapshot
 from engine.prompt_cache.disk import DiskTier, path_digests
 from engine.prompt_cache.key import CacheScope, CacheUse
-from engine.prompt_cache.run_file import RunHead, RunKey, encoded, read_run
+from engine.prompt_cache.run_file import RunHead, RunKey, decode_run, encoded, read_content
 
 IDS = tuple(range(100, 112))
 
 
 def scope(name: str = "") -> CacheScope:
-    return CacheScope.of(None, CacheUse(session=name))  # type: ignore[arg-type]
+    return CacheScope.of(None, CacheUse(session=name))
 
 
 def kv_of(ids: tuple[int, ...], start: int = 0) -> RowSnapshot:
@@ -27,6 +27,11 @@ def keep(tier: DiskTier, ids: tuple[int, ...], run: int = 4, name: str = "") -> 
     for start in range(0, len(ids), run):
         part = ids[: start + run]
         tier.keep(scope(name), part, kv_of(part, start))
+
+
+def read(tier: DiskTier, key: RunKey) -> RowSnapshot | None:
+    content = tier.content(key)
+    return None if content is None else tier.decoded(key, content)
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def spans(tier: DiskTier, ids: tuple[int, ...], reach: int = 0, name: str = ""):
 def test_runs_are_found_in_order_after_a_restart(reopened):
     assert spans(reopened, (*IDS, 1, 2)) == [(0, 4), (4, 8), (8, 12)]
     for key, _ in reopened.find(scope(), IDS, 0):
-        kv = reopened.read(key)
+        kv = read(reopened, key)
         assert kv.layers[0][0].reshape(-1).tolist() == list(IDS[key.start : key.stop])
 
 
@@ -67,7 +72,7 @@ def test_where_runs_cannot_be_cut_only_whole_ones_are_found(reopened):
 def test_a_missing_run_ends_the_chain(reopened, tmp_path):
     (gone,) = tmp_path.glob("*-4-8.kvrun")
     gone.unlink()
-    assert reopened.read(reopened.find(scope(), IDS, 0)[1][0]) is None
+    assert read(reopened, reopened.find(scope(), IDS, 0)[1][0]) is None
     assert spans(reopened, IDS) == [(0, 4)]
 
 
@@ -75,7 +80,7 @@ def test_a_damaged_file_is_reported_and_removed(reopened, tmp_path, caplog):
     (damaged,) = tmp_path.glob("*-0-4.kvrun")
     damaged.write_bytes(damaged.read_bytes()[:-3])
     with caplog.at_level(logging.WARNING):
-        assert reopened.read(reopened.find(scope(), IDS, 0)[0][0]) is None
+        assert read(reopened, reopened.find(scope(), IDS, 0)[0][0]) is None
     assert "ignored" in caplog.text
     assert not damaged.exists()
     assert (reopened.faults, spans(reopened, IDS)) == (1, [])
@@ -136,7 +141,7 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
         stop = path_digests(scope(), (first, 1, 2, 3), {4})[4]
         os.utime(tmp_path / f"{stop}-0-4.kvrun", ns=(first, first))
     tier = DiskTier(tmp_path, 10**6)
-    assert tier.read(tier.find(scope(), (0, 1, 2, 3), 0)[0][0]) is not None
+    assert read(tier, tier.find(scope(), (0, 1, 2, 3), 0)[0][0]) is not None
     tier.close()
     tier = DiskTier(tmp_path, tier.nbytes - 1)
     tier.close()
@@ -174,4 +179,5 @@ def test_a_file_in_the_way_of_the_folder_is_an_error(tmp_path):
 
 def test_what_is_written_can_be_read_by_its_key_alone(reopened, tmp_path):
     key, _ = reopened.find(scope(), IDS, 0)[0]
-    assert read_run(tmp_path / f"{key.path}-0-4.kvrun", key).tokens == 4
+    path = tmp_path / f"{key.path}-0-4.kvrun"
+    assert decode_run(path, read_content(path), key).tokens == 4

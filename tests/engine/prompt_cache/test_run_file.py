@@ -1,6 +1,7 @@
 """A file of KV is read as it was written, or not at all."""
 
 import os
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -10,9 +11,10 @@ from engine.kv.storage import RowSnapshot
 from engine.prompt_cache.run_file import (
     RunHead,
     RunKey,
+    decode_run,
     encoded,
+    read_content,
     read_head,
-    read_run,
     write_run,
 )
 
@@ -23,6 +25,10 @@ RUN = RunHead(KEY, "ef" * 20, (4, 5, 6, 7))
 def kv(dtype: mx.Dtype = mx.float32, *, is_whole: bool = False) -> RowSnapshot:
     layer = tuple(mx.random.normal((1, 2, 4, 8)).astype(dtype) for _ in "kv")
     return RowSnapshot(4, (layer, (), layer), overshoot=2 * is_whole, is_whole=is_whole)
+
+
+def read(path: Path, key: RunKey) -> RowSnapshot:
+    return decode_run(path, read_content(path), key)
 
 
 @pytest.fixture
@@ -37,9 +43,9 @@ def path(tmp_path):
 def test_what_is_read_is_what_was_written_bit_for_bit(dtype, is_whole, tmp_path):
     written = kv(dtype, is_whole=is_whole)
     write_run(encoded(RUN, written), tmp_path / "run")
-    read = read_run(tmp_path / "run", KEY)
-    assert (read.tokens, read.overshoot, read.is_whole) == (4, written.overshoot, is_whole)
-    for ours, theirs in zip(read.layers, written.layers, strict=True):
+    found = read(tmp_path / "run", KEY)
+    assert (found.tokens, found.overshoot, found.is_whole) == (4, written.overshoot, is_whole)
+    for ours, theirs in zip(found.layers, written.layers, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert a.dtype == b.dtype
             assert bool(mx.array_equal(a, b))
@@ -57,14 +63,14 @@ def test_one_changed_byte_anywhere_is_found(path, at):
     content[at] ^= 1
     path.write_bytes(content)
     with pytest.raises(SnapshotCorrupt):
-        read_run(path, KEY)
+        read(path, KEY)
 
 
 @pytest.mark.parametrize("length", [0, 5, 12, 60, 400, -1])
 def test_a_file_cut_off_anywhere_is_refused(path, length):
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(SnapshotCorrupt):
-        read_run(path, KEY)
+        read(path, KEY)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +78,7 @@ def test_a_file_cut_off_anywhere_is_refused(path, length):
 )
 def test_a_file_under_another_s_name_is_refused(path, other):
     with pytest.raises(SnapshotCorrupt):
-        read_run(path, other)
+        read(path, other)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(path, monkeypatch):
