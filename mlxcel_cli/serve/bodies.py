@@ -6,16 +6,20 @@ unknown field is refused too. Dropping either would answer another question than
 
 import asyncio
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import inspect
 
 from engine.errors import InvalidParams
 from mlxcel_cli.serve.errors import ApiError
+from mlxcel_cli.serve.json_text import decode
 
 BODY_IDLE_S = 30.0
 """Seconds that a client may pause while it sends a body."""
@@ -24,6 +28,9 @@ ENCODINGS = frozenset({"", "identity", "gzip", "deflate"})
 
 INERT_PREFIX = "speculative."
 """Clients cannot choose how drafts are made; llama.cpp's keys for it are taken and not used."""
+
+SPELLINGS: web.RequestKey[Mapping[str, str]] = web.RequestKey("spellings", Mapping)
+"""Fields of a body whose alias the client wrote, with that alias: errors name it."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -52,7 +59,10 @@ async def read_json(request: web.Request, shape: type[S], rules: FieldRules) -> 
         ApiError, InvalidParams: as `read_body` and `parse_body`.
     """
     raw = await read_body(request)
-    return parse_body(raw, shape, rules), len(raw)
+    body = decode(raw)
+    if isinstance(body, dict):
+        request[SPELLINGS] = {rules.aliases[name]: name for name in body if name in rules.aliases}
+    return typed_body(body, shape, rules), len(raw)
 
 
 async def read_body(request: web.Request) -> bytes:
@@ -95,25 +105,35 @@ async def read_body(request: web.Request) -> bytes:
 
 
 def parse_body(raw: bytes, shape: type[S], rules: FieldRules) -> S:
-    """The body as a typed value.
+    """The body's bytes as a typed value.
 
     Raises:
-        InvalidParams: it is no JSON object in UTF-8, or a field is unknown, unsupported, missing
-            or of the wrong type; names the field.
+        InvalidParams: as `decode` and `typed_body`.
     """
-    try:
-        body = msgspec.json.decode(raw)
-    except RecursionError:
-        raise InvalidParams("body", "is nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidParams("body", f"is not JSON in UTF-8: {error}") from None
+    return typed_body(decode(raw), shape, rules)
+
+
+def typed_body(body: object, shape: type[S], rules: FieldRules) -> S:
+    """A body's JSON as a typed value.
+
+    Raises:
+        InvalidParams: it is no object, or a field is unknown, unsupported, missing or of the wrong
+            type; names the field as the client spelt it.
+    """
     if not isinstance(body, dict):
         raise InvalidParams("body", "must be a JSON object")
     screened = screen(body, frozenset(shape.__struct_fields__), rules)
+    whole = {
+        name: _whole(value) if name in _integer_fields(shape) else value
+        for name, value in screened.items()
+    }
     try:
-        return msgspec.convert(screened, shape)
+        return msgspec.convert(whole, shape)
     except msgspec.ValidationError as error:
-        raise _as_invalid(str(error)) from None
+        raise _as_written(_as_invalid(str(error)), body, rules) from None
+    except OverflowError:  # of a whole number that no double holds
+        huge = [name for name, value in body.items() if _is_huge(value)]
+        raise InvalidParams((huge or ["body"])[0], "holds a number that is too large") from None
 
 
 def screen(body: Mapping[str, Any], known: frozenset[str], rules: FieldRules) -> dict[str, Any]:
@@ -131,7 +151,8 @@ def screen(body: Mapping[str, Any], known: frozenset[str], rules: FieldRules) ->
             continue
         if name in known:
             if screened.setdefault(name, value) != value:
-                raise InvalidParams(written, f"disagrees with {name}, which means the same")
+                other = next(key for key in body if rules.aliases.get(key, key) == name)
+                raise InvalidParams(written, f"disagrees with {other}, which means the same")
         elif name in rules.unsupported:
             if not _asks_nothing(value, rules.unsupported[name]):
                 raise InvalidParams(written, rules.advice.get(name, "is not supported yet"))
@@ -157,6 +178,55 @@ def _too_large() -> ApiError:
     return ApiError(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Request body too large.", code="body_too_large"
     )
+
+
+@cache
+def _integer_fields(shape: type[msgspec.Struct]) -> frozenset[str]:
+    """Fields that take whole numbers, alone or in a list, and no fractions."""
+    info = inspect.type_info(shape)
+    assert isinstance(info, inspect.StructType)
+    return frozenset(one.encode_name for one in info.fields if _takes_integers(one.type))
+
+
+def _takes_integers(kind: inspect.Type) -> bool:
+    kinds = {type(one) for one in _kinds(kind)}
+    return inspect.IntType in kinds and inspect.FloatType not in kinds
+
+
+def _kinds(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """A type's alternatives, those of a list's items too."""
+    if isinstance(kind, inspect.Metadata):
+        yield from _kinds(kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for one in kind.types:
+            yield from _kinds(one)
+    elif isinstance(kind, inspect.ListType):
+        yield from _kinds(kind.item_type)
+    else:
+        yield kind
+
+
+def _whole(value: Any) -> Any:
+    """16.0 as 16, also in a list; any other value as it is."""
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_huge(value: Any) -> bool:
+    """Whether a value holds a whole number beyond a double."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return any(map(_is_huge, value))
+    return isinstance(value, int) and abs(value) > sys.float_info.max
+
+
+def _as_written(error: InvalidParams, body: Mapping[str, Any], rules: FieldRules) -> InvalidParams:
+    """The error with the field's name as the client spelt it."""
+    name, *rest = error.field.split(".")
+    written = next((key for key in body if rules.aliases.get(key, key) == name), name)
+    return InvalidParams(".".join([written, *rest]), error.problem)
 
 
 def _asks_nothing(value: object, inert: tuple[object, ...]) -> bool:

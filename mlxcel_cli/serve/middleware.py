@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 
 from engine.errors import InvalidParams
 from mlxcel_cli.serve.api import Api, Handler, json_response
+from mlxcel_cli.serve.bodies import SPELLINGS
 from mlxcel_cli.serve.errors import ApiError, api_error
 from mlxcel_cli.serve.openai.schema import OPENAI
 from mlxcel_cli.serve.server import REQUEST_ID, SERVER
@@ -65,10 +66,17 @@ async def report_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except ConnectionError:
         raise
     except Exception as error:
-        reported = api_error(error)
+        reported = api_error(_as_spelt(request, error))
         if reported.code == "internal_error":
             logger.exception("%s %s failed", request.method, request.path)
         return _error_response(request, reported)
+
+
+def _as_spelt(request: web.Request, error: Exception) -> Exception:
+    """The error with its field named as the client wrote it."""
+    if isinstance(error, InvalidParams) and error.field in request.get(SPELLINGS, {}):
+        return InvalidParams(request[SPELLINGS][error.field], error.problem)
+    return error
 
 
 def check_key(

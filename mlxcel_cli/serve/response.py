@@ -3,10 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
 from engine.errors import EngineClosed
 from engine.events import Cancelled, Delta, Done, Failed, PrefillProgress, Started
+from mlxcel_cli.serve import json_text
 from mlxcel_cli.serve.channel import ChannelEvent, Refused
 from mlxcel_cli.serve.choices import Choice, Growth
 from mlxcel_cli.serve.errors import ApiError, api_error
@@ -23,7 +22,7 @@ class Formatter(ABC):
 
     def sse(self, event: object) -> bytes:
         """An event as bytes."""
-        return b"data: " + msgspec.json.encode(event) + b"\n\n"
+        return b"data: " + json_text.encode(event) + b"\n\n"
 
     def opening(self, choice: Choice) -> Iterable[object]:
         """A choice has its slot."""

@@ -28,8 +28,8 @@ def goes_on(server):
     [
         b',"temperature":NaN', b',"temperature":Infinity', b',"temperature":-Infinity',
         b',"temperature":1e999', b',"temperature":-1e999', b',"seed":1e400', b',"seed":1.5',
-        b',"top_p":"1"', b',"user":"\\ud800"', b',"user":"\xed\xa0\x80"', b',"user":"\xff"',
-        b',"stop":"\\udc00\\ud800"', b',"seed":123456789012345678901234567890', b',"n":1e9',
+        b',"top_p":"1"', b',"user":"\xed\xa0\x80"', b',"user":"\xff"',
+        b',"seed":123456789012345678901234567890', b',"n":1e9',
         b',"\\u0000":1', b',"":1',
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import msgspec
 
 from engine.events import Done
 from engine.finish import FinishCause
+from mlxcel_cli.serve import json_text
 from mlxcel_cli.serve.anthropic.schema import (
     ANTHROPIC,
     Block,
@@ -59,7 +60,7 @@ class MessagesFormatter(Formatter):
         """One event, named as its type."""
         assert isinstance(event, msgspec.Struct)
         name = str(event.__struct_config__.tag).encode()
-        return b"event: " + name + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+        return b"event: " + name + b"\ndata: " + json_text.encode(event) + b"\n\n"
 
     def opening(self, choice: Choice) -> Iterable[object]:
         """The message, without content."""
