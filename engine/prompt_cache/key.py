@@ -15,6 +15,8 @@ class CacheUse:
 
     session: str = ""
     """Whose KV it shares: a cache key or a user; empty: that of all who named none."""
+    owner: str = ""
+    """Who asks, by a digest of the API key; nobody learns from the cache what another sent."""
     adapter: str = ""
     """Name of the adapter that changes the model for it; empty: none."""
     template: str = ""
@@ -34,8 +36,9 @@ class CacheScope:
     adapter: str
     template: str
     session: str
+    owner: str
 
     @classmethod
     def of(cls, model: ModelFingerprint | None, use: CacheUse) -> CacheScope:
         """The scope of a request."""
-        return cls(model, use.adapter, use.template, use.session)
+        return cls(model, use.adapter, use.template, use.session, use.owner)

@@ -13,7 +13,7 @@ from mlxcel_cli.serve.errors import api_error
 from mlxcel_cli.serve.generation import Generation
 from mlxcel_cli.serve.keep_alive import EarlyHead, KeepAlive
 from mlxcel_cli.serve.response import ResponseStream
-from mlxcel_cli.serve.server import REQUEST_ID, SERVER, Server
+from mlxcel_cli.serve.server import OWNER, REQUEST_ID, SERVER, Server
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ async def respond(
         EngineClosed: no request is taken any more.
     """
     server = request.app[SERVER]
-    channel = server.worker.open(generation.rows)
+    channel = server.worker.open(generation.rows_of(request.get(OWNER, "")))
     try:
         if stream:
             return await _EventStream(request, server, channel, response).run()

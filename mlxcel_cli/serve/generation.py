@@ -86,6 +86,13 @@ class Generation:
         """The prompt of choice ``index``."""
         return self.prompts[index * len(self.prompts) // len(self.rows)]
 
+    def rows_of(self, owner: str) -> tuple[ScheduledRequest, ...]:
+        """The rows, with a part of the prompt cache that is their owner's alone."""
+        return tuple(
+            replace(row, cache=replace(row.cache, owner=owner)) if row.cache else row
+            for row in self.rows
+        )
+
 
 def plan_generation(
     spec: GenerationSpec,

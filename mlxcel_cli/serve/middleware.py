@@ -1,5 +1,6 @@
 """What happens around every handler: request ids, CORS, errors in one form, keys."""
 
+import hashlib
 import hmac
 import logging
 import re
@@ -15,7 +16,7 @@ from mlxcel_cli.serve.api import Api, Handler, json_response
 from mlxcel_cli.serve.bodies import SPELLINGS
 from mlxcel_cli.serve.errors import ApiError, api_error
 from mlxcel_cli.serve.openai.schema import OPENAI
-from mlxcel_cli.serve.server import REQUEST_ID, SERVER
+from mlxcel_cli.serve.server import OWNER, REQUEST_ID, SERVER
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,8 @@ def check_key(
                 kind="authentication_error",
                 code="invalid_api_key",
             )
+        if keys:
+            request[OWNER] = hashlib.sha256(_given_key(request)).hexdigest()[:16]
         return await handler(request)
 
     return check
@@ -144,10 +147,14 @@ def _allowed_origin(request: web.Request) -> str | None:
 
 
 def _has_key(request: web.Request, keys: tuple[bytes, ...]) -> bool:
+    given = _given_key(request)
+    return any(hmac.compare_digest(given, key) for key in keys)
+
+
+def _given_key(request: web.Request) -> bytes:
     scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     given = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
-    raw = given.encode(errors="surrogateescape")
-    return any(hmac.compare_digest(raw, key) for key in keys)
+    return given.encode(errors="surrogateescape")
 
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:

@@ -113,6 +113,8 @@ class Server:
 
 SERVER = web.AppKey("server", Server)
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
+OWNER: web.RequestKey[str] = web.RequestKey("owner", str)
+"""A digest of the request's API key, where the server has keys."""
 
 
 def new_id(prefix: str) -> str:

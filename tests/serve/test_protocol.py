@@ -202,6 +202,19 @@ def test_no_page_shows_a_key(guarded):
     assert not any("s3cret" in note for note in guarded.notes)
 
 
+def test_what_one_key_sent_is_no_cached_prompt_of_another(guarded):
+    def cached(authorization: str) -> int:
+        reply = guarded.ask(
+            "POST", "/v1/completions", {"prompt": "a secret " * 12, "max_tokens": 1},
+            Authorization=authorization,
+        )  # fmt: skip
+        return reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    assert cached("Bearer s3cret-key") == 0
+    assert cached("Bearer other-key") == 0
+    assert cached("Bearer s3cret-key") > 0
+
+
 def preflight(server, origin):
     return server.ask(
         "OPTIONS", "/v1/chat/completions", Authorization="", Origin=origin,

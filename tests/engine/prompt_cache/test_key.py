@@ -11,7 +11,7 @@ def model():
     return engine_of("dense").transfer.fingerprint
 
 
-@pytest.mark.parametrize("field", ["session", "adapter", "template"])
+@pytest.mark.parametrize("field", ["session", "owner", "adapter", "template"])
 def test_each_of_its_parts_makes_another_scope(field, model):
     assert CacheScope.of(model, CacheUse(**{field: "x"})) != CacheScope.of(model, CacheUse())
 
