@@ -127,6 +127,19 @@ def test_the_client_counts_tokens_as_an_answer_uses_them(client):
     assert counted == usage.input_tokens + usage.cache_read_input_tokens
 
 
+@pytest.mark.parametrize(
+    ("system", "left"),
+    [
+        ("x-anthropic-billing-header: cc_version=2.1; cch=4f1;\nBe kind.", "Be kind."),
+        ("x-anthropic-billing-header: cc_version=2.1;\n\nBe kind.", "Be kind."),
+        ("Be kind.\nx-anthropic-billing-header: as text", None),
+    ],
+)
+def test_the_line_that_changes_with_each_request_is_no_part_of_the_prompt(system, left):
+    turns = chat_of(request(messages=[{"role": "user", "content": "a"}], system=system), model())
+    assert turns.messages[0]["content"] == (left or system)
+
+
 def test_a_system_text_may_be_a_string_or_blocks(server):
     path = "/v1/messages/count_tokens"
     more = {"max_tokens": ..., "top_k": ...}

@@ -1,5 +1,6 @@
 """Turns a Messages request into a conversation and a generation spec."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from mlxcel_cli.serve.prompts import ChatPrompt
 from mlxcel_cli.serve.served_model import ServedModel
 
 MIN_THINKING_TOKENS = 1024
+BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
+"""Claude Code's first line of the system text: it changes with each request, says nothing to the
+model, and behind it no prompt cache finds anything."""
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 """Blocks of earlier answers that are left out: the model is not to read its own reasoning."""
 
@@ -31,7 +35,7 @@ def chat_of(body: CountTokensRequest, model: ServedModel) -> ChatPrompt:
         InvalidParams: a block is no text, or thinking is asked of a model that does not reason.
     """
     turns = _turns(body.messages)
-    system = _text(body.system, "system", joint="\n\n")
+    system = BILLING_LINE.sub("", _text(body.system, "system", joint="\n\n"))
     if system:
         turns.insert(0, {"role": "system", "content": system})
     return ChatPrompt(
