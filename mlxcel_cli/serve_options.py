@@ -161,10 +161,17 @@ class ServeValues:
         None, NETWORK, "More keys, one a line.", "FILE", **_START_UP
     )
     cors_origin: tuple[str, ...] = _setting(
-        ("*",), NETWORK,
+        ("localhost",), NETWORK,
         "Web pages of this origin may send requests (https://example.org); may be given several "
-        'times, "none" allows no page. Default: any origin.',
+        'times; "localhost": pages of this machine, "none": no page, "*": any. '
+        "Default: localhost.",
         "ORIGIN",
+    )  # fmt: skip
+    allowed_host: tuple[str, ...] = _setting(
+        (), NETWORK,
+        "Another name by which clients reach a server on a loopback address (a proxy's); may be "
+        "given several times.",
+        "NAME", **_START_UP,
     )  # fmt: skip
     ssl_cert_file: Path | None = _setting(
         None, NETWORK, "Serve HTTPS with this certificate chain (PEM).", "FILE", **_START_UP

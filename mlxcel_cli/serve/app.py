@@ -17,6 +17,7 @@ from mlxcel_cli.serve.middleware import (
 from mlxcel_cli.serve.openai import routes as openai
 from mlxcel_cli.serve.openai.schema import OPENAI
 from mlxcel_cli.serve.openapi import openapi
+from mlxcel_cli.serve.origins import check_origin
 from mlxcel_cli.serve.server import SERVER, Server
 
 
@@ -45,7 +46,13 @@ def make_app(server: Server, keys: tuple[bytes, ...]) -> web.Application:
     public = frozenset(route.path for route in ROUTES if route.is_public)
     app = web.Application(
         client_max_size=server.settings.max_body_bytes,
-        middlewares=[name_request, answer_preflights, report_errors, check_key(keys, public)],
+        middlewares=[
+            name_request,
+            answer_preflights,
+            report_errors,
+            check_origin,
+            check_key(keys, public),
+        ],  # fmt: skip,
     )
     app[SERVER] = server
     app[APIS] = {route.path: route.api for route in ROUTES}

@@ -16,7 +16,8 @@ from mlxcel_cli.serve.api import Api, Handler, json_response
 from mlxcel_cli.serve.bodies import SPELLINGS
 from mlxcel_cli.serve.errors import ApiError, api_error
 from mlxcel_cli.serve.openai.schema import OPENAI
-from mlxcel_cli.serve.server import OWNER, REQUEST_ID, SERVER
+from mlxcel_cli.serve.origins import allowed_origin
+from mlxcel_cli.serve.server import OWNER, REQUEST_ID
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ async def answer_preflights(request: web.Request, handler: Handler) -> web.Strea
     if request.method != hdrs.METH_OPTIONS or asked is None or hdrs.ORIGIN not in request.headers:
         return await handler(request)
     response = web.Response(status=HTTPStatus.NO_CONTENT)
-    if _allowed_origin(request) is not None:
+    if allowed_origin(request) is not None:
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_METHODS] = "GET, POST, OPTIONS"
         wanted = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS)
         if wanted:
@@ -134,16 +135,10 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     if hdrs.ORIGIN not in request.headers:
         return
     response.headers.add(hdrs.VARY, hdrs.ORIGIN)
-    origin = _allowed_origin(request)
+    origin = allowed_origin(request)
     if origin is not None:
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
         response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = f"{REQUEST_ID_HEADER}, Retry-After"
-
-
-def _allowed_origin(request: web.Request) -> str | None:
-    origin = request.headers[hdrs.ORIGIN]
-    allowed = request.app[SERVER].settings.origins
-    return origin if allowed is None or origin in allowed else None
 
 
 def _has_key(request: web.Request, keys: tuple[bytes, ...]) -> bool:

@@ -95,7 +95,8 @@ class Served:
         """A chat request on a connection of its own, whose answer is not read."""
         body = json.dumps({"messages": HELLO, **fields}).encode()
         head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         connection = self.connect()

@@ -45,7 +45,7 @@ def test_a_half_closed_client_gets_its_whole_stream_and_then_the_end(server):
 
 def test_a_half_closed_client_gets_the_answers_of_all_it_sent(server):
     request = raw_post(FAST).replace(b"Connection: close\r\n", b"")
-    answer = exchange(server, request * 3 + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = exchange(server, request * 3 + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert answer.count(b"HTTP/1.1 200 OK") == 4
 
 
@@ -57,7 +57,7 @@ def test_an_old_client_that_closes_its_half_gets_a_short_answer(server):
 def test_a_client_that_closes_without_a_request_is_closed(server, is_first):
     with server.connect() as connection:
         if not is_first:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(4096) == b""
@@ -84,12 +84,12 @@ def test_a_body_that_breaks_off_is_reported_as_such(server):
     [
         b"nonsense\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX-A: \0\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n",
-        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: b\r\n" * 500 + b"\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: \0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: b\r\n" * 500 + b"\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     ],
     ids=lambda data: repr(data[:40]),
@@ -143,7 +143,7 @@ async def spoken(
         await runner.cleanup()
 
 
-HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.mark.parametrize("data", [b"P", HEAD, HEAD + b"Content-Length: 2\r\n"], ids=repr)

@@ -107,7 +107,7 @@ def test_a_client_that_does_not_read_is_paused_then_dropped_and_others_continue(
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
         connection.sendall(head + body)
         # Before its rows are there, a server that is free says nothing about them.

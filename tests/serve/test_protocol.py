@@ -50,7 +50,8 @@ def test_every_error_has_openai_s_body(server, method, path, status, code):
 @pytest.mark.parametrize("value", ["100-continue", "200-ok", ""])
 def test_an_expectation_is_met_or_ignored(server, value):
     raw = b'{"prompt": "a", "max_tokens": 1}'
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nExpect: {value}\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += f"Expect: {value}\r\n"
     head += f"Content-Type: {JSON}\r\nContent-Length: {len(raw)}\r\n\r\n"
     with server.connect() as connection:
         connection.sendall(head.encode() + raw)
@@ -75,9 +76,10 @@ def test_json_goes_by_several_types(server, kind):
     [
         b"nonsense\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: x\r\nBad Header\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
     ids=repr,
@@ -89,7 +91,7 @@ def test_broken_http_is_answered_or_dropped_and_the_server_lives(server, data):
 
 
 def test_a_request_that_breaks_off_is_forgotten(server):
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{"
     with server.connect() as connection:
         connection.sendall(head)
     assert server.ask("GET", "/health").status == 200
@@ -140,10 +142,40 @@ def test_metrics_begin_with_llama_cpp_s_names_and_count(server):
     assert server.metric("mlxcel_slots_total") == 4
 
 
-def test_any_origin_may_ask_by_default(server):
-    reply = server.ask("GET", "/health", Origin="https://app.example")
-    assert reply.headers["access-control-allow-origin"] == "https://app.example"
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:3000", "http://127.0.0.1", "http://[::1]:80", "http://a.localhost"]
+)
+def test_pages_of_this_machine_may_ask_by_default(server, origin):
+    reply = server.ask("GET", "/health", Origin=origin)
+    assert reply.headers["access-control-allow-origin"] == origin
     assert "access-control-allow-origin" not in server.ask("GET", "/health").headers
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://app.example", "null", "http://localhost.evil.example", "http://", "x"]
+)
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/cache/stats"])
+def test_other_pages_are_refused_before_any_work(server, origin, path):
+    reply = server.ask("GET", path, Origin=origin)
+    assert (reply.status, reply.error["code"]) == (403, "origin_not_allowed")
+    assert "access-control-allow-origin" not in reply.headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "192.168.1.9", "[::"])
+def test_a_name_that_is_not_the_server_s_is_refused(server, host):
+    reply = server.ask("GET", "/v1/models", Host=host)
+    assert (reply.status, reply.error["code"]) == (403, "host_not_allowed")
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:8080"])
+def test_names_of_this_machine_are_the_server_s(server, host):
+    assert server.ask("GET", "/health", Host=host).status == 200
+
+
+def test_a_page_s_body_has_to_say_that_it_is_json(server):
+    raw = b'{"prompt":"a","max_tokens":1}'
+    asked = {"raw": raw, "Origin": "http://localhost:1", "Content_Type": "text/plain"}
+    assert server.ask("POST", "/v1/completions", **asked).status == 415
 
 
 def test_settings_can_be_read_and_not_changed_by_anyone(server):
@@ -233,6 +265,7 @@ def test_a_preflight_needs_no_key_and_allows_unknown_headers(guarded):
 def test_another_origin_gets_no_allowance(guarded):
     assert "access-control-allow-origin" not in preflight(guarded, "https://bad.example").headers
     reply = guarded.ask("GET", "/v1/models", Origin="https://bad.example")
+    assert reply.status == 403
     assert "access-control-allow-origin" not in reply.headers
 
 
@@ -251,7 +284,7 @@ def test_changeable_settings_change_at_once_and_others_do_not(guarded):
 
 def raw_post(body: bytes, *lines: bytes) -> bytes:
     head = (
-        b"POST /v1/chat/completions HTTP/1.1", b"Host: x", b"Connection: close",
+        b"POST /v1/chat/completions HTTP/1.1", b"Host: localhost", b"Connection: close",
         b"Content-Type: application/json", b"Content-Length: %d" % len(body), *lines,
     )  # fmt: skip
     return b"\r\n".join(head) + b"\r\n\r\n" + body
@@ -283,7 +316,7 @@ def test_what_is_nested_too_deeply_for_a_template_is_the_client_s_fault(server, 
 def test_requests_that_are_no_http_are_logged_and_are_no_fault_of_ours(start_server):
     server = start_server("--no-warmup")
     with server.connect() as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: \0\r\n\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: \0\r\n\r\n")
         assert connection.recv(65536).startswith(b"HTTP/1.0 400 ")
     server.wait_for(lambda: any(" 400 " in note for note in server.notes))
     assert [note for note in server.notes if "Traceback" in note or "AssertionError" in note] == []

@@ -36,7 +36,7 @@ def test_help_shows_the_default_of_the_table(name):
     told = options()[name].help
     if default in (None, (), False):
         return
-    named = {True: options()[name].opts[0], ("*",): "any origin"}
+    named = {True: options()[name].opts[0], ("localhost",): "localhost"}
     words = named.get(default, str(default).removesuffix(".0"))
     assert f"Default: {words}" in told
 
@@ -117,7 +117,12 @@ def test_one_answer_at_a_time_is_one_slot_and_a_budget_is_the_scheduler_s():
 
 @pytest.mark.parametrize(
     ("given", "origins"),
-    [(None, None), (["none"], frozenset()), (["https://a"], frozenset({"https://a"}))],
+    [
+        (["*"], None),
+        (None, frozenset({"localhost"})),
+        (["none"], frozenset()),
+        (["https://a"], frozenset({"https://a"})),
+    ],
 )
 def test_origins_are_any_none_or_listed(given, origins):
     assert settle(ServeOptions(cors_origin=given)).origins == origins

@@ -10,7 +10,7 @@ from tests.serve.conftest import HELLO
 from tests.serve.test_protocol import raw_post
 
 IDLERS = 300
-HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 TOKENS = 40
 CHOICES = 4
 
