@@ -137,10 +137,18 @@ def test_the_header_s_lane_goes_with_every_kind_of_request(monkeypatch, routes, 
     async def read_json(_request, shape, rules):
         return parse_body(json.dumps(body).encode(), shape, rules), 1
 
+    is_off_the_loop = False
+
     async def text_work(work, _nbytes):
-        return work()
+        nonlocal is_off_the_loop
+        is_off_the_loop = True
+        try:
+            return work()
+        finally:
+            is_off_the_loop = False
 
     def stop(spec, *_):
+        assert is_off_the_loop, "a large request is planned on the event loop"
         raise Planning(spec.priority)
 
     monkeypatch.setattr(routes, "read_json", read_json)
@@ -154,7 +162,9 @@ def test_the_header_s_lane_goes_with_every_kind_of_request(monkeypatch, routes, 
         text_work=text_work,
         defaults=GIVEN,
     )
-    request = SimpleNamespace(app={SERVER: server}, headers={"X-Priority": "high"})
+    request = SimpleNamespace(
+        app={SERVER: server}, headers={"X-Priority": "high"}, content_length=1
+    )
     with pytest.raises(Planning) as caught:
         asyncio.run(getattr(routes, handler)(request))
     assert caught.value.args == (Priority.HIGH,)

@@ -16,7 +16,7 @@ from mlxcel_cli.serve.api import Endpoint, json_response
 from mlxcel_cli.serve.bodies import read_json
 from mlxcel_cli.serve.choices import choices_of
 from mlxcel_cli.serve.delivery import respond
-from mlxcel_cli.serve.generation import plan_generation, priority_of
+from mlxcel_cli.serve.generation import Generation, plan_generation, priority_of
 from mlxcel_cli.serve.openai.schema import InputTokensBody
 from mlxcel_cli.serve.prompts import encode_chat
 from mlxcel_cli.serve.response import ResponseStream
@@ -30,9 +30,12 @@ async def messages(request: web.Request) -> web.StreamResponse:
     model = server.model_for_generation()
     server.require_name(body.model, model)
     chat, spec = chat_of(body, model), messages_spec(body, priority_of(request))
-    prompt = await server.text_work(lambda: encode_chat(chat, model), nbytes)
     id_ = new_id("msg").replace("-", "_")
-    generation = plan_generation(spec, (prompt,), model, server.defaults, id_)
+
+    def plan() -> Generation:
+        return plan_generation(spec, (encode_chat(chat, model),), model, server.defaults, id_)
+
+    generation = await server.text_work(plan, nbytes)
     choices = choices_of(generation, model.tokenizer, model.thinking_marks)
     formatter = MessagesFormatter(choices[0], id_, request[REQUEST_ID], body.model)
     response = ResponseStream(choices, formatter)

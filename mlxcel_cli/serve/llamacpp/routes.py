@@ -82,7 +82,10 @@ async def _respond(
     model = server.worker.ready_model()
     name = server.require_name(body.model, model)
     spec = llamacpp_spec(body, priority_of(request))
-    generation = plan_generation(spec, prompts, model, server.defaults, new_id("cmpl"))
+    generation = await server.text_work(
+        lambda: plan_generation(spec, prompts, model, server.defaults, new_id("cmpl")),
+        request.content_length or 0,
+    )
     choices = choices_of(generation, model.tokenizer)
     response = ResponseStream(
         choices,

@@ -6,7 +6,7 @@ from mlxcel_cli.serve.api import Endpoint, json_response
 from mlxcel_cli.serve.bodies import read_json
 from mlxcel_cli.serve.choices import choices_of
 from mlxcel_cli.serve.delivery import respond
-from mlxcel_cli.serve.generation import plan_generation, priority_of
+from mlxcel_cli.serve.generation import Generation, plan_generation, priority_of
 from mlxcel_cli.serve.openai.request import (
     chat_of,
     chat_spec,
@@ -39,9 +39,13 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     spec = chat_spec(body, priority_of(request))
     model = server.model_for_generation()
     name = server.require_name(body.model, model)
-    prompt = await server.text_work(lambda: encode_chat(chat_of(body), model), nbytes)
     id_ = new_id("chatcmpl")
-    generation = plan_generation(spec, (prompt,), model, server.defaults, id_)
+
+    def plan() -> Generation:
+        prompt = encode_chat(chat_of(body), model)
+        return plan_generation(spec, (prompt,), model, server.defaults, id_)
+
+    generation = await server.text_work(plan, nbytes)
     marks = () if server.settings.reasoning_format == "none" else model.thinking_marks
     choices = choices_of(generation, model.tokenizer, marks)
     head = Head.now(id_, name, server.fingerprint, generation.seed)
@@ -61,9 +65,13 @@ async def completions(request: web.Request) -> web.StreamResponse:
     spec = completion_spec(body, priority_of(request))
     model = server.model_for_generation()
     name = server.require_name(body.model, model)
-    prompts = await server.text_work(lambda: completion_prompts(body, model), nbytes)
     id_ = new_id("cmpl")
-    generation = plan_generation(spec, prompts, model, server.defaults, id_)
+
+    def plan() -> Generation:
+        prompts = completion_prompts(body, model)
+        return plan_generation(spec, prompts, model, server.defaults, id_)
+
+    generation = await server.text_work(plan, nbytes)
     choices = choices_of(generation, model.tokenizer)
     head = Head.now(id_, name, server.fingerprint, generation.seed)
     response = ResponseStream(
