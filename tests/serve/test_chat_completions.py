@@ -137,7 +137,7 @@ def test_no_tokens_may_be_asked_for(server):
 def test_an_answer_without_a_bound_ends_at_the_context(server):
     body = server.chat(max_tokens=-1, ignore_eos=True).json
     assert body["choices"][0]["finish_reason"] == "length"
-    assert body["usage"]["total_tokens"] == 511
+    assert body["usage"]["total_tokens"] == 512
 
 
 def test_log_probabilities_join_to_the_content_also_in_a_stream(server):
